@@ -813,7 +813,8 @@ def train(args):
             turned = jnp.concatenate([-x[..., half:], x[..., :half]], -1)
             return x * cos + turned * sin
 
-        causal = jnp.tril(jnp.ones((ids.shape[1], ids.shape[1]), bool))
+        causal = jnp.tri(ids.shape[1], dtype=bool)
+        causal = jnp.tile(causal, (group, 1))
         embedding = weights["model.embed_tokens.weight"]
         x = embedding[ids]
         for i in range(config["num_hidden_layers"]):
@@ -823,11 +824,12 @@ def train(args):
             q = rotate(split(h @ weights[f"{attn}.q_proj.weight"].T))
             k = rotate(split(h @ weights[f"{attn}.k_proj.weight"].T))
             v = split(h @ weights[f"{attn}.v_proj.weight"].T)
-            q = q.reshape(q.shape[0], -1, group, *q.shape[2:])
-            scores = jnp.einsum("bkgqd,bksd->bkgqs", q, k) / math.sqrt(head_dim)
+            # The queries of a group stand one after the other in one matrix.
+            q = q.reshape(*k.shape[:2], -1, head_dim)
+            scores = q @ k.swapaxes(2, 3) / math.sqrt(head_dim)
             scores = jax.nn.softmax(jnp.where(causal, scores, -1e30), -1)
-            heads = jnp.einsum("bkgqs,bksd->bqkgd", scores, v)
-            heads = heads.reshape(*ids.shape, -1)
+            heads = (scores @ v).reshape(len(ids), -1, ids.shape[1], head_dim)
+            heads = heads.swapaxes(1, 2).reshape(*ids.shape, -1)
             x = x + heads @ weights[f"{attn}.o_proj.weight"].T
             h = norm(x, f"{layer}.post_attention_layernorm")
             gate = jax.nn.silu(h @ weights[f"{mlp}.gate_proj.weight"].T)
@@ -965,9 +967,9 @@ def main():
     drawing.add_argument("--limit", type=int, default=200, metavar="N",
                          help="stop at N tokens (default: 200)")
     training = parser.add_argument_group("options of training")
-    training.add_argument("--stories", type=int, default=60000, metavar="N",
+    training.add_argument("--stories", type=int, default=30000, metavar="N",
                           help="stories to tell (default: %(default)s)")
-    training.add_argument("--steps", type=int, default=2500, metavar="N",
+    training.add_argument("--steps", type=int, default=1600, metavar="N",
                           help="optimizer steps (default: %(default)s)")
     training.add_argument("--batch", type=int, default=8, metavar="N",
                           help="rows in a step (default: %(default)s)")

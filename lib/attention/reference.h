@@ -23,14 +23,17 @@ struct Weights {
 // One sequence. `past_*` are keys and values as cached (normalised, rotated). The element type of
 // the cache is applied to new keys and values (round to nearest even), unless it is F32.
 struct Input {
-  int64_t query_count = 0;               // T
-  Values x;                              // [T, d_in]
-  Values context;                        // [N, d_ctx], cross-attention
-  Values query;                          // [T, H, d_k], core attention
-  Values key;                            // [N, G, d_k], core attention
-  Values value;                          // [N, G, d_v], core attention
-  Values past_key;                       // [P, G, d_k]
-  Values past_value;                     // [P, G, d_v]
+  int64_t query_count = 0;  // T
+  Values x;                 // [T, d_in]
+  Values context;           // [N, d_ctx], cross-attention
+  Values query;             // [T, H, d_k], core attention
+  Values key;               // [N, G, d_k], core attention
+  Values value;             // [N, G, d_v], core attention
+  Values past_key;          // [P, G, d_k]
+  Values past_value;        // [P, G, d_v]
+  // Self-attention: past_* hold the keys and values of x too, as its last T tokens; x gives queries
+  // only. (A cross-attention layer whose context was cached before has no `context`.)
+  bool keys_cached = false;
   std::vector<int64_t> past_positions;   // [P]; empty: index
   std::vector<int64_t> query_positions;  // [T]; empty: causal_offset + index
   std::vector<int64_t> key_positions;    // [N]; empty: P + index
@@ -41,7 +44,7 @@ struct Input {
   std::vector<bool> key_mask;       // [S]
   std::vector<bool> bool_mask;      // [H, T, S] true = attend
   Values additive_mask;             // [H, T, S]; -inf masks
-  std::vector<bool> tree_mask;      // [N, N]
+  std::vector<bool> tree_mask;      // [T, T] among the last T keys
   std::vector<bool> query_padding;  // [T] true = padding, output is zero
 
   // Whether the attention weight of (head, query, key) is dropped; null: none.
@@ -54,6 +57,7 @@ struct Output {
   Values scores, softcapped, masked, weights;  // [H, T, S]
   Values lse;                                  // [H, T]
   Values context;                              // [H, T, d_v]
+  Values query;                                // [T, H, d_k] as it meets the keys
   Values present_key, present_value;           // [S, G, d_k], [S, G, d_v]
 };
 

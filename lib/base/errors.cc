@@ -150,6 +150,14 @@ absl::Status RequestAlreadyApplied(std::string_view request_id, int64_t length) 
       {"POSITION_CONFLICT", "", {{"length", absl::StrCat(length)}}, 0});
 }
 
+absl::Status LayersDiffer(int64_t least_length, int64_t greatest_length) {
+  return Make(absl::StatusCode::kAborted,
+              absl::StrCat("the layers hold between ", least_length, " and ", greatest_length,
+                           " tokens; truncate the session to ", least_length,
+                           " before a step through all layers"),
+              {"POSITION_CONFLICT", "", {{"length", absl::StrCat(least_length)}}, 0});
+}
+
 absl::Status PredecessorFailed() {
   return Make(absl::StatusCode::kAborted,
               "an earlier step of this session in the same call failed, so this one was not tried; "

@@ -48,6 +48,7 @@ absl::Status SessionExists(std::string_view id);
 // ABORTED. `length` is the tokens the layer holds.
 absl::Status PositionConflict(int64_t expected_position, int64_t length);
 absl::Status RequestAlreadyApplied(std::string_view request_id, int64_t length);
+absl::Status LayersDiffer(int64_t least_length, int64_t greatest_length);
 absl::Status PredecessorFailed();
 
 // OUT_OF_RANGE.

@@ -1,0 +1,111 @@
+// Inside of Engine: queues, the session list, the scheduler's thread.
+#ifndef ATTNSERVE_LIB_ENGINE_ENGINE_IMPL_H_
+#define ATTNSERVE_LIB_ENGINE_ENGINE_IMPL_H_
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/base/mutex.h"
+#include "lib/engine/engine.h"
+#include "lib/engine/work.h"
+#include "lib/engine/worker_pool.h"
+
+namespace attnserve {
+
+// A living session and what waits for it. Guarded by the engine's lock, but for `session`, which
+// belongs to the scheduler's thread.
+struct SessionEntry {
+  std::shared_ptr<Session> session;
+  SessionInfo info;  // as of the last completed step
+  std::deque<std::unique_ptr<Work>> waiting;
+  bool running = false;
+  std::chrono::steady_clock::time_point last_used;
+};
+
+class Engine::Impl {
+ public:
+  explicit Impl(const EngineOptions& options);
+  ~Impl();
+
+  void SubmitStateless(Call* call, absl::StatusOr<std::unique_ptr<Work>> work);
+  void SubmitDecode(DecodeCall* call);
+  void SubmitSession(SessionCall* call);
+  absl::StatusOr<CreatedSession> CreateSession(const CreateSessionOptions& options);
+  absl::StatusOr<SessionInfo> GetSession(const std::string& id);
+  SessionPage ListSessions(int64_t page_size, const std::string& page_token, bool show_ended);
+  EngineStats stats();
+  void Drain();
+  bool WaitUntilIdle(std::chrono::steady_clock::time_point deadline);
+
+  const EngineOptions& options() const { return options_; }
+  const WorkContext& work_context() const { return context_; }
+
+ private:
+  using Entry = std::shared_ptr<SessionEntry>;
+  using Works = std::vector<std::unique_ptr<Work>>;
+
+  // Submission (engine.cc).
+  absl::Status CheckQueue(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Count(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Reject(Call* call, const absl::Status& status);
+
+  // Sessions (engine_sessions.cc).
+  Entry Find(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(const Entry& entry, EndReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExpireIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SessionInfo Snapshot(const SessionEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Enqueue(const Entry& entry, std::unique_ptr<Work> work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Scheduling (scheduler.cc); all on the scheduler's thread.
+  void SchedulerLoop();
+  bool WaitForWork(Works* fresh);
+  void TakeReady(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginWork(std::unique_ptr<Work> work);
+  void RunSmallBatch();
+  void RunSlice();
+  void RunBatch(int64_t limit);
+  void Settle();
+  void Complete(std::unique_ptr<Work> work, const absl::Status& status);
+  void Report(const Work& work, const absl::Status& status);
+
+  const EngineOptions options_;
+  EngineObserver default_observer_;
+  EngineObserver& observer_;
+  KvBlockPool session_pool_;
+  KvBlockPool scratch_pool_;
+  const WorkContext context_;
+
+  mutable Mutex mutex_;
+  CondVar work_arrived_;
+  CondVar idle_;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t queued_calls_ ABSL_GUARDED_BY(mutex_) = 0;  // waiting or running, until Done has returned
+  int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
+  Tombstones tombstones_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<Work>> ready_ ABSL_GUARDED_BY(mutex_);      // steps at their turn
+  std::deque<std::unique_ptr<Work>> stateless_ ABSL_GUARDED_BY(mutex_);  // begun a few at a time
+
+  // The scheduler's thread alone.
+  WorkerPool workers_;
+  LayerWorkspace workspace_;
+  std::list<std::unique_ptr<Work>> active_;  // begun, in order of arrival
+  std::vector<PassRows> rows_;
+  std::vector<Work*> batch_;
+  int64_t active_stateless_ = 0;
+
+  std::thread scheduler_;  // last: starts when everything else is there
+};
+
+}  // namespace attnserve
+
+#endif  // ATTNSERVE_LIB_ENGINE_ENGINE_IMPL_H_

@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "lib/base/errors.h"
+#include "lib/engine/engine_impl.h"
+
+namespace attnserve {
+namespace {
+
+// Works of at most this many rows are batched with others of their layer and go before longer ones.
+constexpr int64_t kSmallRows = 16;
+// Rows one batch of small works has at most: enough for a product to run at full speed.
+constexpr int64_t kBatchRows = 512;
+// Stateless calls in progress at once; each holds the keys of a wave.
+constexpr int64_t kActiveStateless = 16;
+// Keys up to which a slice has its full number of rows; beyond, it has fewer.
+constexpr int64_t kSliceKeys = 4096;
+// How often idle sessions are looked for.
+constexpr std::chrono::seconds kExpiryInterval{1};
+
+bool IsSmall(const Work& work) { return work.rows_left() <= kSmallRows; }
+
+absl::Status GivenUp(const Call& call) {
+  if (call.cancelled.load(std::memory_order_relaxed)) return CallCancelled();
+  if (std::chrono::steady_clock::now() >= call.deadline) return CallDeadlineExceeded();
+  return absl::OkStatus();
+}
+
+// Runs `step`, which returns a status, turning an exception of the standard library into one.
+template <typename Step>
+absl::Status Guarded(Step step) {
+  try {
+    return step();
+  } catch (const std::exception& e) {
+    return KernelFailure(e.what());
+  }
+}
+
+}  // namespace
+
+void Engine::Impl::SchedulerLoop() {
+  Works fresh;
+  while (WaitForWork(&fresh)) {
+    for (std::unique_ptr<Work>& work : fresh) BeginWork(std::move(work));
+    fresh.clear();
+    RunSmallBatch();
+    RunSlice();
+  }
+  for (std::unique_ptr<Work>& work : fresh) Complete(std::move(work), Draining());
+  while (!active_.empty()) {
+    std::unique_ptr<Work> work = std::move(active_.front());
+    active_.pop_front();
+    Complete(std::move(work), Draining());
+  }
+}
+
+// Waits until there is something to do; false when the engine stops, with all that waits in
+// `fresh`.
+bool Engine::Impl::WaitForWork(Works* fresh) {
+  MutexLock lock(mutex_);
+  while (!stopping_ && ready_.empty() && active_.empty() && stateless_.empty()) {
+    if (sessions_.empty()) {
+      work_arrived_.Wait(mutex_);
+    } else if (!work_arrived_.WaitUntil(mutex_,
+                                        std::chrono::steady_clock::now() + kExpiryInterval)) {
+      ExpireIdle();
+    }
+  }
+  TakeReady(fresh);
+  return !stopping_;
+}
+
+void Engine::Impl::TakeReady(Works* fresh) {
+  for (std::unique_ptr<Work>& work : ready_) fresh->push_back(std::move(work));
+  ready_.clear();
+  while (!stateless_.empty() && (stopping_ || active_stateless_ < kActiveStateless)) {
+    fresh->push_back(std::move(stateless_.front()));
+    stateless_.pop_front();
+    ++active_stateless_;
+  }
+  if (!stopping_) return;
+  for (const auto& [id, entry] : sessions_) {
+    for (std::unique_ptr<Work>& work : entry->waiting) fresh->push_back(std::move(work));
+    entry->waiting.clear();
+  }
+}
+
+void Engine::Impl::BeginWork(std::unique_ptr<Work> work) {
+  if (absl::Status status = GivenUp(work->call()); !status.ok()) {
+    return Complete(std::move(work), status);
+  }
+  if (work->session_call() == nullptr) {
+    observer_.OnQueueWait(work->phase(), std::chrono::steady_clock::now() - work->call().arrival);
+  }
+  absl::Status status = Guarded([&work] { return work->Begin(); });
+  if (!status.ok() || work->finished()) return Complete(std::move(work), status);
+  active_.push_back(std::move(work));
+}
+
+void Engine::Impl::RunSmallBatch() {
+  const auto is_small = [](const std::unique_ptr<Work>& work) { return IsSmall(*work); };
+  const auto first = std::find_if(active_.begin(), active_.end(), is_small);
+  if (first == active_.end()) return;
+  const AttentionLayer* layer = (*first)->layer();
+  const PassPhase phase = (*first)->pass_phase();
+  batch_.clear();
+  int64_t rows = 0;
+  for (auto it = first; it != active_.end() && rows < kBatchRows; ++it) {
+    Work& work = **it;
+    if (!IsSmall(work) || work.layer() != layer || work.pass_phase() != phase) continue;
+    batch_.push_back(&work);
+    rows += work.rows_left();
+  }
+  RunBatch(kSmallRows);
+  if (phase == PassPhase::kAppendKeys) {  // their queries follow at once, still side by side
+    batch_.erase(std::remove_if(batch_.begin(), batch_.end(),
+                                [layer](Work* work) {
+                                  return !work->error.ok() || work->finished() ||
+                                         work->layer() != layer || !IsSmall(*work) ||
+                                         work->pass_phase() != PassPhase::kAttend;
+                                }),
+                 batch_.end());
+    if (!batch_.empty()) RunBatch(kSmallRows);
+  }
+  Settle();
+}
+
+void Engine::Impl::RunSlice() {
+  const auto is_large = [](const std::unique_ptr<Work>& work) { return !IsSmall(*work); };
+  const auto next = std::find_if(active_.begin(), active_.end(), is_large);
+  if (next == active_.end()) return;
+  Work& work = **next;
+  const int64_t slice = options_.limits.slice_rows;
+  const int64_t limit =
+      std::max(kSmallRows, slice * kSliceKeys / std::max(kSliceKeys, work.keys()));
+  batch_.assign(1, &work);
+  RunBatch(std::min(limit, slice));
+  active_.splice(active_.end(), active_, next);  // long calls take turns
+  Settle();
+}
+
+// Runs the next rows, at most `limit` each, of the works in batch_, all of one layer and phase.
+void Engine::Impl::RunBatch(int64_t limit) {
+  const AttentionLayer& layer = *batch_.front()->layer();
+  const PassPhase phase = batch_.front()->pass_phase();
+  rows_.clear();
+  int64_t row_count = 0;
+  for (Work* work : batch_) row_count += work->Take(limit, &rows_);
+  const auto start = std::chrono::steady_clock::now();
+  const absl::Status status = Guarded([&] {
+    return phase == PassPhase::kAppendKeys ? layer.AppendKeys(rows_, workers_, workspace_)
+                                           : layer.Attend(rows_, workers_, workspace_);
+  });
+  observer_.OnBatch(batch_.front()->phase(), static_cast<int64_t>(batch_.size()), row_count,
+                    std::chrono::steady_clock::now() - start);
+  for (Work* work : batch_) {
+    work->error = status.ok() ? Guarded([work] { return work->Advance(); }) : status;
+  }
+}
+
+// Completes the active works that have finished, failed, or been given up.
+void Engine::Impl::Settle() {
+  for (auto it = active_.begin(); it != active_.end();) {
+    Work& work = **it;
+    if (work.error.ok() && !work.finished()) work.error = GivenUp(work.call());
+    if (work.error.ok() && !work.finished()) {
+      ++it;
+      continue;
+    }
+    std::unique_ptr<Work> done = std::move(*it);
+    it = active_.erase(it);
+    const absl::Status status = done->error;
+    Complete(std::move(done), status);
+  }
+}
+
+void Engine::Impl::Report(const Work& work, const absl::Status& status) {
+  if (status.ok()) {
+    observer_.OnTokens(work.phase(), work.tokens());
+    if (work.masked_rows() > 0) observer_.OnMaskedRows(work.masked_rows());
+    if (work.nonfinite_values() > 0) observer_.OnNonFinite(work.nonfinite_values());
+  } else if (absl::IsCancelled(status)) {
+    observer_.OnCancelled("cancelled");
+  } else if (absl::IsDeadlineExceeded(status)) {
+    observer_.OnCancelled("deadline");
+  } else if (const auto detail = GetErrorDetail(status)) {
+    observer_.OnRejected(detail->reason);
+  }
+}
+
+void Engine::Impl::Complete(std::unique_ptr<Work> work, const absl::Status& status) {
+  if (status.ok()) {
+    work->Commit();
+  } else {
+    work->Abort();
+  }
+  SessionCall* session_call = work->session_call();
+  if (session_call == nullptr) Report(*work, status);
+  Call& call = work->call();
+  const int64_t request_bytes = call.request_bytes;
+  std::deque<std::unique_ptr<Work>> orphans;
+  {
+    MutexLock lock(mutex_);
+    if (const Entry& entry = work->entry) {
+      entry->session->UpdateInfo(&entry->info);
+      entry->running = false;
+      entry->last_used = options_.clock();
+      const bool deleted = status.ok() && session_call != nullptr && session_call->existed;
+      if (deleted) {
+        orphans.swap(entry->waiting);
+        End(entry, EndReason::kDeleted);
+      } else if (!entry->waiting.empty()) {
+        entry->running = true;
+        ready_.push_back(std::move(entry->waiting.front()));
+        entry->waiting.pop_front();
+      }
+      if (session_call != nullptr) session_call->info = Snapshot(*entry);
+    } else if (work->phase() == Phase::kForward || work->phase() == Phase::kAttend) {
+      --active_stateless_;
+    }
+  }
+  const std::string session_id(orphans.empty() ? std::string_view() : session_call->session_id);
+  work.reset();
+  call.sink->Done(status);  // last use of the call
+  {
+    MutexLock lock(mutex_);
+    queued_bytes_ -= request_bytes;
+    if (--queued_calls_ == 0) idle_.NotifyAll();
+  }
+  for (std::unique_ptr<Work>& orphan : orphans) {
+    orphan->entry = nullptr;
+    Complete(std::move(orphan), SessionNotFound(session_id));
+  }
+}
+
+}  // namespace attnserve

@@ -1,0 +1,225 @@
+// The inner loops of attention: scores of a strip of keys, weighted sums of a panel of values, and
+// the softmax between them. Scores and weights of a row group lie in [kRows][kTokensPerBlock].
+#include <limits>
+
+#include "lib/simd/attention.h"
+#include "lib/simd/exp-inl.h"
+#include "lib/simd/kv_layout.h"
+#include "lib/simd/lanes-inl.h"
+#include "lib/simd/partial_layout.h"
+
+#if defined(ATTNSERVE_LIB_SIMD_ATTENTION_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTNSERVE_LIB_SIMD_ATTENTION_KERNELS_INL_H_
+#undef ATTNSERVE_LIB_SIMD_ATTENTION_KERNELS_INL_H_
+#else
+#define ATTNSERVE_LIB_SIMD_ATTENTION_KERNELS_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace attnserve {
+namespace simd {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kBlock = static_cast<size_t>(kTokensPerBlock);
+constexpr size_t kStrip = static_cast<size_t>(kStripWidth);
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Strips [begin, end) of a block.
+struct StripRange {
+  size_t begin = 0;
+  size_t end = kBlock / kStrip;
+};
+
+// scores[r][0 .. 16) = q_r k_j * scale for the 16 keys of one strip [d_k][16].
+template <size_t kRows, class T>
+HWY_INLINE void ScoreStrip(const float* const* queries, const T* HWY_RESTRICT strip, size_t d_k,
+                           float scale, float* HWY_RESTRICT scores, Prefetcher& prefetcher) {
+  const FloatTag d;
+  Floats sums[kRows][kVectors];
+  ATTNSERVE_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
+  }
+  for (size_t i = 0; i < d_k; ++i) {
+    prefetcher.Next();
+    Floats keys[kVectors];
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) keys[v] = LoadLanes(strip + i * kStrip + v * kLanes);
+    ATTNSERVE_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const Floats query = hn::Set(d, queries[r][i]);
+      ATTNSERVE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(query, keys[v], sums[r][v]);
+    }
+  }
+  ATTNSERVE_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(hn::Mul(sums[r][v], hn::Set(d, scale)), d, scores + r * kBlock + v * kLanes);
+    }
+  }
+}
+
+// values_r[0 .. 16) = values_r * rescale_r + sum over keys [first, last) of weights[r][j] * v_j for
+// one panel [64][16]. `values` of row r is at values + r * stride; rescale null: 1.
+template <size_t kRows, class T>
+HWY_INLINE void SumPanel(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT panel,
+                         size_t first, size_t last, const float* rescale,
+                         float* HWY_RESTRICT values, size_t stride, Prefetcher& prefetcher) {
+  const FloatTag d;
+  Floats sums[kRows][kVectors];
+  ATTNSERVE_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums[r][v] = hn::LoadU(d, values + r * stride + v * kLanes);
+      if (rescale != nullptr) sums[r][v] = hn::Mul(sums[r][v], hn::Set(d, rescale[r]));
+    }
+  }
+  for (size_t j = first; j < last; ++j) {
+    prefetcher.Next();
+    Floats row[kVectors];
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) row[v] = LoadLanes(panel + j * kStrip + v * kLanes);
+    ATTNSERVE_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const Floats weight = hn::Set(d, weights[r * kBlock + j]);
+      ATTNSERVE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(weight, row[v], sums[r][v]);
+    }
+  }
+  ATTNSERVE_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sums[r][v], d, values + r * stride + v * kLanes);
+    }
+  }
+}
+
+// The same for one row and the keys whose bit is set in `keys` only: others are never touched.
+template <class T>
+HWY_INLINE void SumSelected(const float* weights, const T* panel, uint64_t keys, float rescale,
+                            float* values) {
+  const FloatTag d;
+  for (size_t v = 0; v < kVectors; ++v) {
+    Floats sum = hn::Mul(hn::LoadU(d, values + v * kLanes), hn::Set(d, rescale));
+    for (uint64_t left = keys; left != 0; left &= left - 1) {
+      const size_t j = hwy::Num0BitsBelowLS1Bit_Nonzero64(left);
+      sum = hn::MulAdd(hn::Set(d, weights[j]), LoadLanes(panel + j * kStrip + v * kLanes), sum);
+    }
+    hn::StoreU(sum, d, values + v * kLanes);
+  }
+}
+
+// Calls body(score, key) for each vector of the strips and stores what it returns; `key` is the
+// index in the block of the vector's first key.
+template <class Body>
+HWY_INLINE void ForEachScore(StripRange strips, float* scores, const Body& body) {
+  const FloatTag d;
+  for (size_t j = strips.begin * kStrip; j < strips.end * kStrip; j += kLanes) {
+    hn::StoreU(body(hn::LoadU(d, scores + j), j), d, scores + j);
+  }
+}
+
+// Scores of one row: softcap, bias, ALiBi, and -inf for the keys that are not visible.
+HWY_NOINLINE void FinishScores(const AttentionParams& params, const AttentionRow& row,
+                               int64_t block, StripRange strips, uint64_t visible, float* scores) {
+  const FloatTag d;
+  if (params.softcap > 0.0f) {
+    const Floats cap = hn::Set(d, params.softcap);
+    ForEachScore(strips, scores, [&](Floats s, size_t) HWY_ATTR { return Softcap(s, cap); });
+  }
+  if (row.bias != nullptr) {
+    const float* bias = row.bias + block * kTokensPerBlock;
+    ForEachScore(strips, scores, [&](Floats s, size_t j)
+                                     HWY_ATTR { return hn::Add(s, hn::LoadU(d, bias + j)); });
+  }
+  if (row.alibi_slope != 0.0f) {
+    for (size_t j = strips.begin * kStrip; j < strips.end * kStrip; ++j) {
+      const int64_t key = block * kTokensPerBlock + static_cast<int64_t>(j);
+      if (!((visible >> j) & 1)) continue;
+      const int64_t position = params.key_positions == nullptr ? key : params.key_positions[key];
+      const int64_t distance = row.query_position - position;
+      scores[j] -= row.alibi_slope * static_cast<float>(distance < 0 ? -distance : distance);
+    }
+  }
+  if (visible == ~uint64_t{0}) return;
+  const Floats hidden = hn::Set(d, kMinusInfinity);
+  ForEachScore(strips, scores, [&](Floats s, size_t j) HWY_ATTR {
+    return hn::IfThenElse(MaskFromBits(visible >> j), s, hidden);
+  });
+}
+
+// Bit j = whether scores[j] is -inf.
+HWY_INLINE uint64_t KeysWithoutWeight(StripRange strips, const float* scores) {
+  uint64_t keys = 0;
+  for (size_t j = strips.begin * kStrip; j < strips.end * kStrip; ++j) {
+    keys |= static_cast<uint64_t>(scores[j] == kMinusInfinity) << j;
+  }
+  return keys;
+}
+
+// Largest score of the strips, NaN ignored; never -0.
+HWY_INLINE float LargestScore(StripRange strips, const float* scores) {
+  const FloatTag d;
+  Floats best[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) best[v] = hn::Set(d, kMinusInfinity);
+  for (size_t s = strips.begin; s < strips.end; ++s) {
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      best[v] = MaxIgnoringNaN(hn::LoadU(d, scores + s * kStrip + v * kLanes), best[v]);
+    }
+  }
+  for (size_t v = 1; v < kVectors; ++v) best[0] = MaxIgnoringNaN(best[v], best[0]);
+  return hn::GetLane(hn::MaxOfLanes(d, best[0])) + 0.0f;
+}
+
+// Turns the scores of one row into weights e^(score - maximum) and adds them to the row's sum.
+// Returns the factor for what was summed before: 1 unless the maximum moved.
+HWY_INLINE float WeighScores(StripRange strips, float* scores, float* partial) {
+  const FloatTag d;
+  const float before = partial[kPartialMax];
+  const float block_max = LargestScore(strips, scores);
+  const bool moved = block_max > before;
+  const float maximum = moved ? block_max : before;
+  // Where all scores are NaN or -inf any finite number will do: weights are NaN and 0.
+  const float subtract = maximum == kMinusInfinity ? 0.0f : maximum;
+  const float rescale = moved ? Exp(before - subtract) : 1.0f;
+  partial[kPartialMax] = maximum;
+
+  Floats sums[kVectors];
+  ATTNSERVE_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const Floats sum = hn::LoadU(d, partial + kPartialSum + v * kLanes);
+    sums[v] = moved ? hn::Mul(sum, hn::Set(d, rescale)) : sum;
+  }
+  for (size_t s = strips.begin; s < strips.end; ++s) {
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      float* at = scores + s * kStrip + v * kLanes;
+      const Floats weight = Exp(hn::Sub(hn::LoadU(d, at), hn::Set(d, subtract)));
+      sums[v] = hn::Add(sums[v], weight);
+      hn::StoreU(weight, d, at);
+    }
+  }
+  ATTNSERVE_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[v], d, partial + kPartialSum + v * kLanes);
+  return rescale;
+}
+
+// Weights of keys whose bit is not set become 0.
+HWY_INLINE void DropWeights(StripRange strips, uint64_t keep, float* weights) {
+  ForEachScore(strips, weights, [&](Floats w, size_t j) HWY_ATTR {
+    return hn::IfThenElseZero(MaskFromBits(keep >> j), w);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace simd
+}  // namespace attnserve
+HWY_AFTER_NAMESPACE();
+
+#endif  // ATTNSERVE_LIB_SIMD_ATTENTION_KERNELS_INL_H_

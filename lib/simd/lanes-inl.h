@@ -1,0 +1,153 @@
+// Sixteen lanes in as many vectors as an instruction set needs, and how elements of each type get
+// into them. Compiled once per Highway target.
+//
+// Names: kLanes lanes a vector, kVectors = 16 / kLanes vectors for sixteen lanes.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "lib/base/element_type.h"
+#include "lib/simd/targets.h"
+
+#if defined(ATTNSERVE_LIB_SIMD_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTNSERVE_LIB_SIMD_LANES_INL_H_
+#undef ATTNSERVE_LIB_SIMD_LANES_INL_H_
+#else
+#define ATTNSERVE_LIB_SIMD_LANES_INL_H_
+#endif
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+// Unrolls a loop over registers, so that the compiler keeps the array it runs over in registers.
+#undef ATTNSERVE_UNROLL
+#if defined(__clang__)
+#define ATTNSERVE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define ATTNSERVE_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// Whether the target converts F16 in hardware, with the bits of lib/base/element_type.h.
+#undef ATTNSERVE_NATIVE_F16
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET != HWY_EMU128)
+#define ATTNSERVE_NATIVE_F16 1
+#else
+#define ATTNSERVE_NATIVE_F16 0
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace attnserve {
+namespace simd {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::CappedTag<float, 16>;
+using WordTag = hn::RebindToUnsigned<FloatTag>;
+using HalfTag = hn::Rebind<uint16_t, FloatTag>;
+using Floats = hn::Vec<FloatTag>;
+using Words = hn::Vec<WordTag>;
+using FloatMask = hn::Mask<FloatTag>;
+
+constexpr size_t kLanes = hn::MaxLanes(FloatTag());
+constexpr size_t kVectors = 16 / kLanes;
+static_assert(kLanes * kVectors == 16, "the lanes of a vector divide 16");
+
+// Elements of 16 bits as they lie in memory.
+struct F16 {
+  uint16_t bits;
+};
+struct BF16 {
+  uint16_t bits;
+};
+
+// F16 bits in the low half of each word, to F32. Multiplying by 2^112 moves the exponent, subnormal
+// numbers included; infinities and NaN (made quiet), which then lie from 2^-96 up, get theirs set.
+HWY_INLINE Floats F16BitsToF32(Words half) {
+  const FloatTag d;
+  const WordTag dw;
+  const Words magnitude = hn::ShiftLeft<13>(hn::And(half, hn::Set(dw, 0x7fffu)));
+  const Words sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(dw, 0x8000u)));
+  const Words infinity = hn::Or(magnitude, hn::Set(dw, 0x7f800000u));
+  const Words nan = hn::Or(magnitude, hn::Set(dw, 0x7fc00000u));
+  const Floats scaled = hn::BitCast(d, magnitude);
+  const Floats special = hn::IfThenElse(hn::Gt(scaled, hn::Set(d, 0x1p-96f)),
+                                        hn::BitCast(d, nan), hn::BitCast(d, infinity));
+  const Floats finite = hn::Mul(scaled, hn::Set(d, 0x1p112f));
+  const Floats value = hn::IfThenElse(hn::Ge(scaled, hn::Set(d, 0x1p-96f)), special, finite);
+  return hn::Or(value, hn::BitCast(d, sign));
+}
+
+HWY_INLINE Words Bf16BitsToF32Bits(Words half) { return hn::ShiftLeft<16>(half); }
+
+// kLanes consecutive elements, of any alignment.
+HWY_INLINE Floats LoadLanes(const float* source) { return hn::LoadU(FloatTag(), source); }
+
+HWY_INLINE Floats LoadLanes(const F16* source) {
+  const auto half = hn::LoadU(HalfTag(), &source->bits);
+#if ATTNSERVE_NATIVE_F16
+  return hn::PromoteTo(FloatTag(), hn::BitCast(hn::Rebind<hwy::float16_t, FloatTag>(), half));
+#else
+  return F16BitsToF32(hn::PromoteTo(WordTag(), half));
+#endif
+}
+
+HWY_INLINE Floats LoadLanes(const BF16* source) {
+  const auto half = hn::LoadU(HalfTag(), &source->bits);
+  return hn::BitCast(FloatTag(), Bf16BitsToF32Bits(hn::PromoteTo(WordTag(), half)));
+}
+
+// The first `count` < kLanes elements; the others are 0.
+HWY_INLINE Floats LoadSome(const float* source, size_t count) {
+  HWY_ALIGN float lanes[16] = {};
+  std::memcpy(lanes, source, count * sizeof(float));
+  return hn::Load(FloatTag(), lanes);
+}
+
+HWY_INLINE void StoreSome(Floats value, float* target, size_t count) {
+  HWY_ALIGN float lanes[16];
+  hn::Store(value, FloatTag(), lanes);
+  std::memcpy(target, lanes, count * sizeof(float));
+}
+
+// The larger of a score and the best so far; a NaN score is ignored.
+HWY_INLINE Floats MaxIgnoringNaN(Floats score, Floats best) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Max(score, best);  // maxps answers its second operand if either is NaN
+#else
+  return hn::IfThenElse(hn::Gt(score, best), score, best);
+#endif
+}
+
+// Sum of sixteen lanes, always in the same order.
+HWY_INLINE float SumOfSixteen(const float* lanes) {
+  float sums[8];
+  for (size_t i = 0; i < 8; ++i) sums[i] = lanes[i] + lanes[i + 8];
+  for (size_t i = 0; i < 4; ++i) sums[i] = sums[i] + sums[i + 4];
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+// Lanes whose bit is set: lane i looks at bit i of `bits`.
+HWY_INLINE FloatMask MaskFromBits(uint64_t bits) {
+  uint8_t bytes[8];
+  std::memcpy(bytes, &bits, sizeof bytes);
+  return hn::LoadMaskBits(FloatTag(), bytes);
+}
+
+// A stream that is fetched into the cache while something else is computed.
+struct Prefetcher {
+  uintptr_t address = 0;
+  size_t step_bytes = 0;  // 0: always the same line
+
+  HWY_INLINE void Next() {
+    hwy::Prefetch(reinterpret_cast<const char*>(address));
+    address += step_bytes;
+  }
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace simd
+}  // namespace attnserve
+HWY_AFTER_NAMESPACE();
+
+#endif  // ATTNSERVE_LIB_SIMD_LANES_INL_H_

@@ -1,0 +1,19 @@
+// How a partial result lies in memory (PartialFloats in attention.h).
+#ifndef ATTNSERVE_LIB_SIMD_PARTIAL_LAYOUT_H_
+#define ATTNSERVE_LIB_SIMD_PARTIAL_LAYOUT_H_
+
+#include <cstddef>
+
+namespace attnserve::simd {
+
+// [0 .. 16)  sum of weights, lane = key modulo 16; all 0 if and only if nothing was attended
+// [16]       largest score; -inf if there was none but NaN and -inf
+// [17 .. 32) 0
+// [32 .. )   weighted sum of values, padded to 16 with zeros
+inline constexpr size_t kPartialSum = 0;
+inline constexpr size_t kPartialMax = 16;
+inline constexpr size_t kPartialValues = 32;
+
+}  // namespace attnserve::simd
+
+#endif  // ATTNSERVE_LIB_SIMD_PARTIAL_LAYOUT_H_

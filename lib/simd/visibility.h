@@ -1,0 +1,28 @@
+// Which keys of a block a row sees.
+#ifndef ATTNSERVE_LIB_SIMD_VISIBILITY_H_
+#define ATTNSERVE_LIB_SIMD_VISIBILITY_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lib/simd/attention.h"
+
+namespace attnserve::simd {
+
+// Bits [0, count) of a word; count may be negative or above 64.
+constexpr uint64_t BitsBelow(int64_t count) {
+  if (count <= 0) return 0;
+  return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+
+// Bit i = whether the row sees key block * 64 + i.
+inline uint64_t VisibleKeys(const AttentionRow& row, int64_t block) {
+  const int64_t base = block * kTokensPerBlock;
+  const uint64_t range = BitsBelow(row.end - base) & ~BitsBelow(std::max<int64_t>(row.begin, 0) - base);
+  const uint64_t keys = (range | BitsBelow(row.sinks - base)) & BitsBelow(row.key_end - base);
+  return row.mask == nullptr || keys == 0 ? keys : keys & row.mask[block];
+}
+
+}  // namespace attnserve::simd
+
+#endif  // ATTNSERVE_LIB_SIMD_VISIBILITY_H_

@@ -1,0 +1,29 @@
+// The only place where our errors become gRPC's.
+#ifndef ATTNSERVE_SERVER_STATUS_H_
+#define ATTNSERVE_SERVER_STATUS_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "google/rpc/status.pb.h"
+#include "grpcpp/support/status.h"
+
+namespace attnserve {
+
+// Longest message, in bytes. With the details it stays far below the 8 KiB of trailing metadata
+// that make gRPC replace any status by RESOURCE_EXHAUSTED.
+inline constexpr size_t kMaxMessageBytes = 1024;
+inline constexpr size_t kMaxDetailBytes = 4096;
+
+// Code, message (cut at kMaxMessageBytes, between characters) and, where the error is one of the
+// catalogue, details: ErrorInfo with domain "attnserve", BadRequest where a field is wrong,
+// RetryInfo where waiting can help.
+google::rpc::Status ToRpcStatus(const absl::Status& status);
+
+// The same for the end of a call: the details are in the trailer grpc-status-details-bin, at most
+// kMaxDetailBytes.
+grpc::Status ToGrpcStatus(const absl::Status& status);
+
+}  // namespace attnserve
+
+#endif  // ATTNSERVE_SERVER_STATUS_H_
