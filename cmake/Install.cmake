@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attnserve)
 
-if(ATTNSERVE_BUILD_SERVER)
+if(TARGET attnserve AND TARGET attnctl)
   install(TARGETS attnserve attnctl RUNTIME COMPONENT runtime)
   install(FILES deploy/demo_model/config.json deploy/demo_model/model.safetensors
                 deploy/demo_model/vocab.json
@@ -13,7 +13,7 @@ endif()
 install(TARGETS attnserve_google_rpc EXPORT attnserve_google_rpc_targets
         ARCHIVE COMPONENT development)
 install(TARGETS attnserve_proto attnserve_grpc attnserve_client EXPORT attnserve_targets
-        ARCHIVE COMPONENT development)
+        ARCHIVE COMPONENT development FILE_SET HEADERS COMPONENT development)
 install(EXPORT attnserve_google_rpc_targets NAMESPACE attnserve:: DESTINATION ${config_dir}
         FILE attnserveGoogleRpcTargets.cmake COMPONENT development)
 install(EXPORT attnserve_targets NAMESPACE attnserve:: DESTINATION ${config_dir}
@@ -27,8 +27,6 @@ install(DIRECTORY ${PROJECT_BINARY_DIR}/proto/attnserve DESTINATION ${CMAKE_INST
 install(DIRECTORY ${PROJECT_BINARY_DIR}/proto/attnserve_google_rpc
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         COMPONENT development FILES_MATCHING PATTERN "*.pb.h")
-install(DIRECTORY client/include/attnserve DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        COMPONENT development FILES_MATCHING PATTERN "*.h")
 
 configure_package_config_file(cmake/attnserveConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/attnserveConfig.cmake

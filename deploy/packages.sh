@@ -9,7 +9,7 @@ set -euo pipefail
 build=(build-essential ca-certificates ccache cmake curl libabsl-dev libcli11-dev libdnnl-dev
        libgrpc++-dev libhwy-dev libprotobuf-dev ninja-build nlohmann-json3-dev ocl-icd-opencl-dev
        pkg-config prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc)
-test=(golang-go libgmock-dev libgtest-dev prometheus)
+test=(golang-go libgmock-dev libgtest-dev prometheus python3)
 check=(clang clang-format clang-tidy)
 
 wanted=()

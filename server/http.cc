@@ -50,13 +50,11 @@ Page MakePage(const HttpPages& pages, std::string_view method, std::string_view 
 int HttpServer::Handle(mg_connection* connection, void* server) {
   const mg_request_info* request = mg_get_request_info(connection);
   const std::string_view method = request->request_method;
-  const Page page =
-      MakePage(static_cast<HttpServer*>(server)->pages_, method,
-               request->local_uri == nullptr ? "" : request->local_uri);
-  const std::string head =
-      absl::StrCat("HTTP/1.1 ", page.status, "\r\nContent-Type: ", page.type,
-                   "\r\nContent-Length: ", page.body.size(), "\r\n", page.header,
-                   "Connection: close\r\n\r\n");
+  const Page page = MakePage(static_cast<HttpServer*>(server)->pages_, method,
+                             request->local_uri == nullptr ? "" : request->local_uri);
+  const std::string head = absl::StrCat("HTTP/1.1 ", page.status, "\r\nContent-Type: ", page.type,
+                                        "\r\nContent-Length: ", page.body.size(), "\r\n",
+                                        page.header, "Connection: close\r\n\r\n");
   mg_write(connection, head.data(), head.size());
   if (method != "HEAD") mg_write(connection, page.body.data(), page.body.size());
   return 1;
@@ -73,8 +71,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   server->context_ = mg_start(&callbacks, server.get(), options);
   mg_server_port port{};
   if (server->context_ == nullptr || mg_get_server_ports(server->context_, 1, &port) < 1) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, " for HTTP: is the address in use or not ours?"));
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address,
+                                               " for HTTP: is the address in use or not ours?"));
   }
   mg_set_request_handler(server->context_, "/", &HttpServer::Handle, server.get());
   server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", port.port);

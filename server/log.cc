@@ -58,8 +58,8 @@ std::string TimeStamp(std::chrono::system_clock::time_point time) {
   gmtime_r(&seconds, &parts);
   const int64_t fraction = millis.time_since_epoch().count() - int64_t{1000} * seconds;
   return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", parts.tm_year + 1900,
-                         parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min,
-                         parts.tm_sec, fraction);
+                         parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+                         fraction);
 }
 
 }  // namespace
@@ -76,11 +76,10 @@ void Log(LogLevel level, std::string_view event, std::initializer_list<LogField>
 
 std::string FormatLogLine(std::chrono::system_clock::time_point time, LogLevel level,
                           std::string_view event, std::initializer_list<LogField> fields) {
-  std::string line =
-      absl::StrCat(TimeStamp(time), " ", LevelName(level), " event=", Quoted(event));
+  std::string line = absl::StrCat(TimeStamp(time), " ", LevelName(level), " event=", Quoted(event));
   for (const LogField& field : fields) {
-    const bool plain = !field.value.empty() &&
-                       std::all_of(field.value.begin(), field.value.end(), IsPlain);
+    const bool plain =
+        !field.value.empty() && std::all_of(field.value.begin(), field.value.end(), IsPlain);
     absl::StrAppend(&line, " ", std::string(field.key), "=",
                     plain ? field.value : Quoted(field.value));
   }

@@ -1,4 +1,5 @@
-// One line an event on stderr: 2026-01-02T03:04:05.678Z INFO event="model_loaded" name=demo layers=6
+// One line an event on stderr: 2026-01-02T03:04:05.678Z INFO event="model_loaded" name=demo
+// layers=6
 #ifndef ATTNSERVE_SERVER_LOG_H_
 #define ATTNSERVE_SERVER_LOG_H_
 

@@ -27,8 +27,8 @@ prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& reg
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
 }
 
-prometheus::Family<prometheus::Gauge>& GaugeFamily(prometheus::Registry& registry,
-                                                   const char* name, const char* help) {
+prometheus::Family<prometheus::Gauge>& GaugeFamily(prometheus::Registry& registry, const char* name,
+                                                   const char* help) {
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
 }
 
@@ -39,12 +39,23 @@ prometheus::Family<Histogram>& HistogramFamily(prometheus::Registry& registry, c
 
 const char* CodeName(size_t code) {
   static constexpr const char* kNames[] = {
-      "OK",          "CANCELLED",          "UNKNOWN",
-      "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
-      "ALREADY_EXISTS",   "PERMISSION_DENIED", "RESOURCE_EXHAUSTED",
-      "FAILED_PRECONDITION", "ABORTED",       "OUT_OF_RANGE",
-      "UNIMPLEMENTED",    "INTERNAL",          "UNAVAILABLE",
-      "DATA_LOSS",        "UNAUTHENTICATED",
+      "OK",
+      "CANCELLED",
+      "UNKNOWN",
+      "INVALID_ARGUMENT",
+      "DEADLINE_EXCEEDED",
+      "NOT_FOUND",
+      "ALREADY_EXISTS",
+      "PERMISSION_DENIED",
+      "RESOURCE_EXHAUSTED",
+      "FAILED_PRECONDITION",
+      "ABORTED",
+      "OUT_OF_RANGE",
+      "UNIMPLEMENTED",
+      "INTERNAL",
+      "UNAVAILABLE",
+      "DATA_LOSS",
+      "UNAUTHENTICATED",
   };
   return kNames[code];
 }
@@ -70,8 +81,8 @@ ServerMetrics::ServerMetrics()
   for (size_t i = 0; i < kRpcCount; ++i) {
     rpcs_[i].in_flight = &in_flight.Add({{"method", kRpcNames[i]}});
   }
-  auto& queue_wait = HistogramFamily(registry_, "attnserve_queue_wait_seconds",
-                                     "Time a call waited for its turn");
+  auto& queue_wait =
+      HistogramFamily(registry_, "attnserve_queue_wait_seconds", "Time a call waited for its turn");
   auto& batch_calls =
       HistogramFamily(registry_, "attnserve_batch_calls", "Calls that ran together");
   auto& batch_rows =

@@ -25,9 +25,9 @@ enum class Rpc {
 
 // Value of the label `method`, in the order of Rpc.
 inline constexpr const char* kRpcNames[] = {
-    "Forward",         "Attend",      "Decode",       "DecodeBatch",   "StreamDecode",
-    "CreateSession",   "GetSession",  "ListSessions", "DeleteSession", "ResetCache",
-    "TruncateSession", "ListModels",  "GetModel",     "GetServerInfo",
+    "Forward",         "Attend",     "Decode",       "DecodeBatch",   "StreamDecode",
+    "CreateSession",   "GetSession", "ListSessions", "DeleteSession", "ResetCache",
+    "TruncateSession", "ListModels", "GetModel",     "GetServerInfo",
 };
 inline constexpr size_t kRpcCount = sizeof kRpcNames / sizeof kRpcNames[0];
 

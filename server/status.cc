@@ -30,8 +30,7 @@ std::string Description(std::string_view message, std::string_view field) {
   return Cut(message, kMaxDescriptionBytes);
 }
 
-void AddDetails(const ErrorDetail& detail, std::string_view message,
-                google::rpc::Status* status) {
+void AddDetails(const ErrorDetail& detail, std::string_view message, google::rpc::Status* status) {
   google::rpc::ErrorInfo info;
   info.set_reason(detail.reason);
   info.set_domain("attnserve");

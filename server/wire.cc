@@ -92,20 +92,19 @@ absl::Status TensorDecoder::Decode(std::string_view field, const v1::Tensor& ten
 
 absl::Status TensorDecoder::CheckFloat(std::string_view field, DType dtype, Form form) {
   if (has_dtype_ && dtype != dtype_) {
-    return BadDType(field, absl::StrCat("is ", std::string(DTypeName(dtype)),
-                                        " but an earlier tensor of the request is ",
-                                        std::string(DTypeName(dtype_)),
-                                        "; float tensors share one type"));
+    return BadDType(field,
+                    absl::StrCat("is ", std::string(DTypeName(dtype)),
+                                 " but an earlier tensor of the request is ",
+                                 std::string(DTypeName(dtype_)), "; float tensors share one type"));
   }
   has_dtype_ = true;
   dtype_ = dtype;
   if (form == Form::kUnknown) return absl::OkStatus();
   if (form_ != Form::kUnknown && form != form_) {
-    return BadOption(field,
-                     absl::StrCat("has ", form == Form::kValues ? "values" : "data",
-                                  " but an earlier tensor of the request has ",
-                                  form == Form::kValues ? "data" : "values",
-                                  "; float tensors share one form"));
+    return BadOption(field, absl::StrCat("has ", form == Form::kValues ? "values" : "data",
+                                         " but an earlier tensor of the request has ",
+                                         form == Form::kValues ? "data" : "values",
+                                         "; float tensors share one form"));
   }
   form_ = form;
   return absl::OkStatus();

@@ -223,6 +223,11 @@ absl::Status Draining() {
               {"DRAINING", "", {}, 0});
 }
 
+absl::Status Starting() {
+  return Make(absl::StatusCode::kUnavailable, "the server is loading its models; try again soon",
+              {"STARTING", "", {}, kBudgetRetryAfterMs});
+}
+
 absl::Status CallCancelled() {
   return absl::CancelledError("the caller cancelled; nothing was applied");
 }

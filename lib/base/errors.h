@@ -66,6 +66,7 @@ absl::Status ResponseTooLarge(int64_t bytes, int64_t limit_bytes);
 
 // UNAVAILABLE.
 absl::Status Draining();
+absl::Status Starting();
 
 // CANCELLED, DEADLINE_EXCEEDED: the caller gave up before the work was applied.
 absl::Status CallCancelled();

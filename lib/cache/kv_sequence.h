@@ -38,8 +38,8 @@ class KvSequence {
   // Charge that Reserve(tokens) would need now.
   int64_t BytesToReserve(int64_t tokens) const;
 
-  // Adds `count` tokens within the capacity, at positions first_position, first_position + 1, ...
-  // or at positions[0..count) if not null. Their contents are undefined until WriteTokens.
+  // Adds `count` tokens within the capacity, at positions[0..count) or, if null, at positions equal
+  // to their indices. Their contents are undefined until WriteTokens.
   void Extend(int64_t count, const int64_t* positions);
 
   // Writes keys [tokens, G, d_k] and values [tokens, G, d_v] of heads [head_begin, head_end),
@@ -66,6 +66,8 @@ class KvSequence {
   absl::Span<const int64_t> positions() const { return positions_; }
 
  private:
+  uint8_t* HeadBlock(int64_t block, int64_t head) const;
+
   KvLayout layout_;
   KvBlockPool* pool_;
   int64_t length_ = 0;

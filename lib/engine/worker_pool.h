@@ -2,7 +2,9 @@
 #ifndef ATTNSERVE_LIB_ENGINE_WORKER_POOL_H_
 #define ATTNSERVE_LIB_ENGINE_WORKER_POOL_H_
 
+#include <atomic>
 #include <cstdint>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -24,18 +26,28 @@ class WorkerPool final : public ParallelRunner {
   void Run(int64_t task_count, absl::FunctionRef<void(int64_t task, int worker)> body) override;
 
  private:
+  // What Run hands to the threads; lives on Run's stack.
+  struct Job {
+    absl::FunctionRef<void(int64_t, int)> body;
+    int64_t task_count;
+    std::atomic<int64_t> next_task{0};
+  };
   void WorkerLoop(int worker);
+  static void Work(Job& job, int worker);
 
-  std::vector<std::thread> threads_;
   Mutex mutex_;
-  CondVar work_;
-  CondVar done_;
-  // Details of the hand-off belong to worker_pool.cc's author.
+  CondVar work_;  // a job has come, or the end
+  CondVar done_;  // the last thread has left the job
+  Job* job_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  uint64_t job_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  int busy_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that have not left the job
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
 };
 
-// Threads the process may use: the least of online CPUs, affinity mask and the control group's CPU
-// quota (rounded up), at least 1.
-int DefaultThreadCount();
+// Threads the process may use: the least of online CPUs, affinity mask and the control groups' CPU
+// quotas (rounded up), at least 1. `root` stands before /proc and /sys, for tests.
+int DefaultThreadCount(const std::string& root = "");
 
 }  // namespace attnserve
 

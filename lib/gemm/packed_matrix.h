@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "lib/base/aligned_buffer.h"
 #include "lib/base/parallel.h"
 #include "lib/base/tensor.h"
 
@@ -26,7 +25,8 @@ struct WeightView {
 };
 
 // Which code multiplies. From 96 rows on kOneDnn runs products on oneDNN, below on our panel
-// kernel, which is the faster there; kNative always uses the panel kernel; kAuto measures at load.
+// kernel, which is the faster there; kNative always uses the panel kernel; kAuto measures at load
+// which is faster for products of many rows with this matrix.
 enum class GemmBackend { kOneDnn, kNative, kAuto };
 
 // Memory a product works in; grows to the largest product seen. One per caller at a time.
@@ -37,17 +37,21 @@ std::unique_ptr<GemmWorkspace, void (*)(GemmWorkspace*)> MakeGemmWorkspace();
 // after Create; Multiply may be called from many threads with different workspaces.
 class PackedMatrix {
  public:
-  // Copies and packs. `columns` matrices of equal `in` are joined side by side. F32 weights stay
-  // F32, BF16 and F16 stay as they are (mixed ones become F32). `bias` is empty or has N elements.
-  // INTERNAL KERNEL_FAILURE if oneDNN cannot make its primitives.
+  // Copies and packs. `columns` (one or more matrices of equal `in` >= 1, each with `out` >= 1) are
+  // joined side by side. F32 weights stay F32, BF16 and F16 stay as they are (mixed ones become
+  // F32). `bias` is empty or has N elements. BAD_SHAPE or BAD_DTYPE if they are not as said;
+  // INTERNAL KERNEL_FAILURE if oneDNN cannot make its primitives or memory runs out.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Create(absl::Span<const WeightView> columns,
                                                               absl::Span<const float> bias,
                                                               GemmBackend backend);
   ~PackedMatrix();
 
   // y [rows, N] (row stride y_stride >= PaddedColumns()) = x [rows, K] (row stride x_stride) W +
-  // bias. Columns from N to PaddedColumns() of y are overwritten. A row's bits do not depend on the
-  // other rows, on their number or on the runner.
+  // bias, the bias added to the finished sum. Columns from N to PaddedColumns() of y are
+  // overwritten, those beyond are not touched. A row's bits do not depend on the other rows, on
+  // their number or on the runner; where GemmNumerics() is "onednn!=panels" they do depend on
+  // whether there are 96 rows. KERNEL_FAILURE if oneDNN reports an error or memory runs out; y is
+  // then undefined.
   absl::Status Multiply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
                         ParallelRunner& runner, GemmWorkspace& workspace) const;
 
@@ -64,6 +68,14 @@ class PackedMatrix {
   explicit PackedMatrix(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Whether oneDNN gave rows the bits of our panel kernel, at every K of every matrix of this process
+// that uses it. It does on AVX2.
+bool OneDnnMatchesPanels();
+
+// Which bits products have, for numerics ids: "panels" if no matrix made so far uses oneDNN, else
+// "onednn=panels" or "onednn!=panels" by OneDnnMatchesPanels().
+std::string GemmNumerics();
 
 // Version of the oneDNN library that is loaded, "2.6.3".
 std::string OneDnnVersion();

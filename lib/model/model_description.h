@@ -31,8 +31,8 @@ struct LayerSources {
 
 struct ModelDescription {
   std::string format;
-  int64_t max_tokens = 0;            // 0: no limit
-  std::vector<LayerSpec> layers;     // completed; factors of head norms are still in the checkpoint
+  int64_t max_tokens = 0;         // 0: no limit
+  std::vector<LayerSpec> layers;  // completed; factors of head norms are still in the checkpoint
   std::vector<LayerSources> sources;  // one per layer
 };
 

@@ -12,8 +12,8 @@ namespace attnserve {
 
 // Whether `name` names a file in a folder and nothing outside it.
 inline bool IsPlainFileName(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
 }
 
 // The code of `status`, its message after "path: ", without its ErrorDetail.

@@ -22,8 +22,7 @@ using nlohmann::json;
 constexpr size_t kMaxIndexBytes = size_t{100} << 20;
 
 std::optional<DType> LoadableDType(std::string_view dtype) {
-  for (const DType type :
-       {DType::kF32, DType::kF16, DType::kBF16, DType::kI64, DType::kBool}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kI64, DType::kBool}) {
     if (DTypeName(type) == dtype) return type;
   }
   return std::nullopt;
@@ -38,9 +37,9 @@ absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(const json& in
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weight_map gives tensor ", Quoted(name), " a ", file.type_name(),
-                       ", expected the name of a file"));
+      return absl::InvalidArgumentError(absl::StrCat("weight_map gives tensor ", Quoted(name),
+                                                     " a ", file.type_name(),
+                                                     ", expected the name of a file"));
     }
     files[name] = file.get<std::string>();
     if (!IsPlainFileName(files[name])) {
@@ -56,8 +55,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseWeightMap(const json& in
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(path));
-  ATTNSERVE_RETURN_IF_ERROR(absl::EndsWith(path, ".json") ? file->OpenIndex()
-                                                          : file->OpenSingle());
+  ATTNSERVE_RETURN_IF_ERROR(absl::EndsWith(path, ".json") ? file->OpenIndex() : file->OpenSingle());
   return file;
 }
 
@@ -76,8 +74,7 @@ absl::StatusOr<SafetensorsHeader> SafetensorsFile::AddShard(const std::string& p
   std::string text(static_cast<size_t>(*header_bytes), '\0');
   ATTNSERVE_RETURN_IF_ERROR(shard.file->Read(kSafetensorsPrefixBytes, text.size(), text.data()));
   shard.data_begin = kSafetensorsPrefixBytes + *header_bytes;
-  absl::StatusOr<SafetensorsHeader> header =
-      ParseSafetensorsHeader(text, size - shard.data_begin);
+  absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(text, size - shard.data_begin);
   if (!header.ok()) return WithPath(path, header.status());
   shards_.push_back(std::move(shard));
   return header;
@@ -136,8 +133,8 @@ absl::StatusOr<LoadedTensor> SafetensorsFile::Load(std::string_view name) const 
   const std::string what = absl::StrCat(shard.file->path(), ": tensor ", Quoted(name));
   const std::optional<DType> dtype = LoadableDType(entry.dtype);
   if (!dtype.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, " has dtype ", entry.dtype, "; F32, F16, BF16, I64 and BOOL can be read"));
+    return absl::InvalidArgumentError(absl::StrCat(what, " has dtype ", entry.dtype,
+                                                   "; F32, F16, BF16, I64 and BOOL can be read"));
   }
   if (entry.shape.size() > static_cast<size_t>(kMaxRank)) {
     return absl::InvalidArgumentError(

@@ -16,14 +16,13 @@ namespace {
 using nlohmann::json;
 
 constexpr std::pair<std::string_view, size_t> kElementSizes[] = {
-    {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8},     {"BOOL", 1},    {"U8", 1},
-    {"I8", 1},  {"U16", 2}, {"I16", 2},  {"U32", 4},     {"I32", 4},     {"U64", 8},
+    {"F32", 4}, {"F16", 2}, {"BF16", 2},    {"F64", 8},     {"BOOL", 1},    {"U8", 1},
+    {"I8", 1},  {"U16", 2}, {"I16", 2},     {"U32", 4},     {"I32", 4},     {"U64", 8},
     {"I64", 8}, {"C64", 8}, {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
 };
 
 absl::Status TensorError(std::string_view name, std::string_view text) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor ", Quoted(name), ": ", std::string(text)));
+  return absl::InvalidArgumentError(absl::StrCat("tensor ", Quoted(name), ": ", std::string(text)));
 }
 
 // A whole number in [0, 2^63), or -1.
@@ -44,9 +43,8 @@ absl::StatusOr<std::vector<int64_t>> WholeNumbers(std::string_view name, const c
   for (const json& element : value) {
     numbers.push_back(WholeNumber(element));
     if (numbers.back() < 0) {
-      return TensorError(
-          name, absl::StrCat(field, " holds ", Quoted(element.dump(-1, ' ', true)),
-                             "; whole numbers from 0 to 2^63 - 1 are expected"));
+      return TensorError(name, absl::StrCat(field, " holds ", Quoted(element.dump(-1, ' ', true)),
+                                            "; whole numbers from 0 to 2^63 - 1 are expected"));
     }
   }
   return numbers;
@@ -109,10 +107,9 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(std::string_view name, const json& v
   entry.end = static_cast<uint64_t>(offsets[1]);
   ATTNSERVE_ASSIGN_OR_RETURN(const uint64_t bytes, TensorBytes(name, entry.shape, element_size));
   if (entry.end - entry.begin != bytes) {
-    return TensorError(name, absl::StrCat("data_offsets [", entry.begin, ", ", entry.end,
-                                          "] hold ", entry.end - entry.begin, " bytes, ",
-                                          entry.dtype, " [", absl::StrJoin(entry.shape, ", "),
-                                          "] takes ", bytes));
+    return TensorError(name, absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] hold ",
+                                          entry.end - entry.begin, " bytes, ", entry.dtype, " [",
+                                          absl::StrJoin(entry.shape, ", "), "] takes ", bytes));
   }
   return entry;
 }
@@ -144,9 +141,10 @@ absl::Status CheckCoverage(const SafetensorsHeader& header, uint64_t data_bytes)
   for (const Item* item : items) {
     const auto& [name, entry] = *item;
     if (entry.end > data_bytes) {
-      return TensorError(name, absl::StrCat("ends at byte ", entry.end, " of the data, which has ",
-                                            data_bytes, " bytes: the file is cut short, or the "
-                                            "header is wrong"));
+      return TensorError(
+          name, absl::StrCat("ends at byte ", entry.end, " of the data, which has ", data_bytes,
+                             " bytes: the file is cut short, or the "
+                             "header is wrong"));
     }
     if (entry.begin != covered) {
       return TensorError(
@@ -177,9 +175,9 @@ absl::StatusOr<uint64_t> SafetensorsHeaderBytes(const uint8_t* prefix, uint64_t 
   uint64_t bytes = 0;
   for (uint64_t i = kSafetensorsPrefixBytes; i-- > 0;) bytes = bytes << 8 | prefix[i];
   if (bytes > kMaxSafetensorsHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the header's length is ", bytes, " bytes, at most ", kMaxSafetensorsHeaderBytes,
-        " are allowed: this is not a safetensors file"));
+    return absl::InvalidArgumentError(absl::StrCat("the header's length is ", bytes,
+                                                   " bytes, at most ", kMaxSafetensorsHeaderBytes,
+                                                   " are allowed: this is not a safetensors file"));
   }
   if (bytes > file_bytes - kSafetensorsPrefixBytes) {
     return absl::InvalidArgumentError(
@@ -196,8 +194,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view text,
   }
   absl::StatusOr<json> document = ParseJsonObject(text);
   if (!document.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the header ", document.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat("the header ", document.status().message()));
   }
   SafetensorsHeader header;
   for (const auto& [name, value] : document->items()) {

@@ -41,8 +41,8 @@ struct SafetensorsHeader {
 // byte, F4 and F6, are not known here.)
 size_t SafetensorsElementSize(std::string_view dtype);
 
-// N of a file of `file_bytes` bytes that starts with `prefix` [8]. InvalidArgument if it is above
-// kMaxSafetensorsHeaderBytes or reaches beyond the file.
+// N of a file of `file_bytes` (>= 8) bytes that starts with `prefix` [8]. InvalidArgument if it is
+// above kMaxSafetensorsHeaderBytes or reaches beyond the file.
 absl::StatusOr<uint64_t> SafetensorsHeaderBytes(const uint8_t* prefix, uint64_t file_bytes);
 
 // Parses and checks everything said above about a header, `json`, that is followed by `data_bytes`

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/simd/attention_layout.h"
 #include "lib/simd/visibility.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,27 +19,18 @@ namespace attnserve {
 namespace simd {
 namespace HWY_NAMESPACE {
 
-constexpr size_t kMaxRows = 6;  // 6 x 16 accumulators fit the registers of AVX2
-
 // One block of keys and values for one row group.
 struct BlockTask {
   const AttentionParams* params;
   const AttentionRow* rows;
   int64_t index;
   const KvHeadBlock* block;
-  const void* next_keys;  // fetched into the cache while values are summed; null: nothing is
+  const void* next_keys;  // the next block's, fetched into the cache while values are summed
+  size_t group;           // of `groups` row groups, which share that work
+  size_t groups;
   float* partials;
-  float* scores;  // [kMaxRows][kBlock]
+  float* scores;  // [kAttentionRowGroup][kBlock]
 };
-
-template <class T>
-HWY_INLINE Prefetcher Fetch(const void* stream) {
-  return {reinterpret_cast<uintptr_t>(stream), kStrip * sizeof(T)};
-}
-
-HWY_INLINE Prefetcher FetchNothing(const void* hot) {
-  return {reinterpret_cast<uintptr_t>(hot), 0};
-}
 
 HWY_INLINE size_t FirstKey(uint64_t keys) { return hwy::Num0BitsBelowLS1Bit_Nonzero64(keys); }
 
@@ -51,11 +43,11 @@ HWY_INLINE void ScoreKeys(const BlockTask& task, StripRange strips) {
   const T* keys = static_cast<const T*>(task.block->keys);
   const float* queries[kRows];
   for (size_t r = 0; r < kRows; ++r) queries[r] = task.rows[r].query;
-  Prefetcher prefetcher = task.next_keys != nullptr ? Fetch<T>(task.block->values)
-                                                    : FetchNothing(task.scores);
+  Prefetcher prefetcher = Prefetcher::Part(task.block->values, kStrip * sizeof(T),
+                                           kBlock / kStrip * d_k, task.group, task.groups);
   for (size_t s = strips.begin; s < strips.end; ++s) {
-    ScoreStrip<kRows>(queries, keys + s * kStrip * d_k, d_k, params.scale,
-                      task.scores + s * kStrip, prefetcher);
+    ScoreStrip<kRows>(queries, keys + s * kStrip * d_k, d_k, params.scale, task.scores + s * kStrip,
+                      prefetcher);
   }
 }
 
@@ -63,9 +55,10 @@ template <size_t kRows, class T>
 HWY_INLINE void SumValues(const BlockTask& task, uint64_t seen, const float* rescale) {
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
   const T* values = static_cast<const T*>(task.block->values);
-  Prefetcher prefetcher =
-      task.next_keys != nullptr ? Fetch<T>(task.next_keys) : FetchNothing(task.scores);
-  for (size_t column = 0; column < stride - kPartialValues; column += kStrip) {
+  const size_t columns = stride - kPartialValues;
+  Prefetcher prefetcher = Prefetcher::Part(task.next_keys, kStrip * sizeof(T),
+                                           columns / kStrip * kBlock, task.group, task.groups);
+  for (size_t column = 0; column < columns; column += kStrip) {
     SumPanel<kRows>(task.scores, values + column * kBlock, FirstKey(seen), EndKey(seen), rescale,
                     task.partials + kPartialValues + column, stride, prefetcher);
   }
@@ -123,7 +116,7 @@ using BlockFunction = void (*)(const BlockTask&);
 
 template <class T>
 BlockFunction BlockFunctionFor(size_t rows) {
-  static constexpr BlockFunction kFunctions[kMaxRows] = {
+  static constexpr BlockFunction kFunctions[kAttentionRowGroup] = {
       AttendBlock<1, T>, AttendBlock<2, T>, AttendBlock<3, T>,
       AttendBlock<4, T>, AttendBlock<5, T>, AttendBlock<6, T>};
   return kFunctions[rows - 1];
@@ -147,15 +140,14 @@ void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow>
   std::fill_n(partials, rows.size() * stride, 0.0f);
   for (size_t r = 0; r < rows.size(); ++r) partials[r * stride + kPartialMax] = kMinusInfinity;
   // Groups as even as possible. A block stays in the cache while every group reads it.
-  const size_t groups = (rows.size() + kMaxRows - 1) / kMaxRows;
+  const size_t groups = (rows.size() + kAttentionRowGroup - 1) / kAttentionRowGroup;
   for (size_t b = 0; b < blocks.size(); ++b) {
     const void* next_keys = b + 1 < blocks.size() ? blocks[b + 1].keys : blocks[b].keys;
     for (size_t g = 0, row = 0; g < groups; ++g) {
       const size_t count = rows.size() / groups + (g < rows.size() % groups ? 1 : 0);
-      BlockFunctionFor(params.cache_dtype, count)({&params, &rows[row],
-                                                   first_block + static_cast<int64_t>(b),
-                                                   &blocks[b], g == 0 ? next_keys : nullptr,
-                                                   partials + row * stride, scratch});
+      BlockFunctionFor(params.cache_dtype,
+                       count)({&params, &rows[row], first_block + static_cast<int64_t>(b),
+                               &blocks[b], next_keys, g, groups, partials + row * stride, scratch});
       row += count;
     }
   }
@@ -164,7 +156,7 @@ void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow>
 template <class T>
 void ScoreBlock(const AttentionParams& params, const float* query, const T* keys, float* scores) {
   const size_t d_k = static_cast<size_t>(params.key_head_size);
-  Prefetcher prefetcher = FetchNothing(query);
+  Prefetcher prefetcher = {reinterpret_cast<uintptr_t>(keys), kStrip * sizeof(T)};
   for (size_t s = 0; s < kBlock / kStrip; ++s) {
     ScoreStrip<1>(&query, keys + s * kStrip * d_k, d_k, params.scale, scores + s * kStrip,
                   prefetcher);
@@ -184,14 +176,11 @@ void BlockScores(const AttentionParams& params, const float* query, const KvHead
 }
 
 void SoftcapScores(float cap, int64_t count, float* scores) {
-  const FloatTag d;
   const size_t size = static_cast<size_t>(count);
-  const Floats caps = hn::Set(d, cap);
-  size_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    hn::StoreU(Softcap(hn::LoadU(d, scores + i), caps), d, scores + i);
+  const Floats caps = hn::Set(FloatTag(), cap);
+  for (size_t i = 0; i < size; i += kLanes) {
+    StoreSome(Softcap(LoadSome(scores + i, size - i), caps), scores + i, size - i);
   }
-  if (i < size) StoreSome(Softcap(LoadSome(scores + i, size - i), caps), scores + i, size - i);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -207,7 +196,7 @@ HWY_EXPORT(BlockScores);
 HWY_EXPORT(SoftcapScores);
 
 size_t AttendScratchFloats(const AttentionParams&) {
-  return HWY_STATIC_DISPATCH(kMaxRows) * static_cast<size_t>(kTokensPerBlock);
+  return kAttentionRowGroup * static_cast<size_t>(kTokensPerBlock);
 }
 
 void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow> rows,

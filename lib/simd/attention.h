@@ -2,13 +2,21 @@
 // that a token's result has the same bits whichever way it is computed.
 //
 // Order of operations, fixed for every instruction set of one kernel family:
-//   score   one FMA per element of d_k, ascending, from 0; then * scale; softcap; + bias
+//   score   one FMA per element of d_k, ascending, from 0; then * scale; softcap; + bias;
+//           - ALiBi's slope * distance
 //   keys    in blocks of kTokensPerBlock, blocks in stretches of kStretchTokens, both at absolute
 //           indices, never by the sequence's own length
 //   softmax running maximum, block by block inside a stretch; the sum in 16 lanes (key modulo 16)
-//   values  one FMA per visible key, ascending; accumulators are rescaled only when the maximum
-//   moves merge   stretches ascending, by one formula, also where one thread has them all
+//   values  one FMA per visible key, ascending; accumulators are rescaled only when the row's
+//           maximum moves
+//   merge   stretches ascending, by one formula, also where one thread has them all
 // Invisible keys contribute nothing, whatever they hold. Rows never influence each other.
+// KernelFamily() in vector_ops.h names the family: without fused multiply-add instructions each FMA
+// is a product and a sum.
+//
+// Values that are not numbers: a NaN score makes the row NaN; so does a score of +inf; a score of
+// -inf weighs 0. A row whose scores are all -inf attended nothing. Every NaN in an output is the
+// same quiet one.
 //
 // Sources: online softmax, Milakov and Gimelshein 2018; tiling, Dao et al. 2022 (FlashAttention);
 // splitting over keys, Dao et al. 2023 (Flash-Decoding).
@@ -29,7 +37,9 @@ namespace attnserve::simd {
 inline constexpr int64_t kStretchTokens = 1024;
 inline constexpr int64_t kBlocksPerStretch = kStretchTokens / kTokensPerBlock;
 
-// One key/value head of one block; layout as in kv_layout.h.
+// One key/value head of one block; layout as in kv_layout.h. Of the keys, whole strips that hold a
+// visible key are read; of the values, only tokens up to the last one any row of a call sees, which
+// therefore must have been written.
 struct KvHeadBlock {
   const void* keys = nullptr;
   const void* values = nullptr;
@@ -57,7 +67,7 @@ struct AttentionRow {
   int64_t key_end = 0;
   const uint64_t* mask = nullptr;  // [blocks] bit j % 64 of word j / 64 = key j; null: all set
   const float* bias = nullptr;     // [S rounded up to blocks] added to scores; null: none
-  float alibi_slope = 0.0f;        // score += -slope * |query_position - key position|
+  float alibi_slope = 0.0f;        // score -= slope * |query_position - key position|
   int64_t query_position = 0;
   // Weights of keys whose bit is 0 count in the sum but take no value (dropout); null: all set.
   const uint64_t* keep = nullptr;  // [blocks]
@@ -98,6 +108,9 @@ float FinishRow(int64_t value_head_size, const float* partial, float sink_logit,
 // of one block, with the bits AttendStretch computes.
 void BlockScores(const AttentionParams& params, const float* query, const KvHeadBlock& block,
                  float* scores);
+
+// scores[i] = cap * tanh(scores[i] / cap), in place, with the bits AttendStretch computes; cap > 0.
+void SoftcapScores(float cap, int64_t count, float* scores);
 
 }  // namespace attnserve::simd
 

@@ -3,10 +3,10 @@
 #include <limits>
 
 #include "lib/simd/attention.h"
+#include "lib/simd/attention_layout.h"
 #include "lib/simd/exp-inl.h"
 #include "lib/simd/kv_layout.h"
 #include "lib/simd/lanes-inl.h"
-#include "lib/simd/partial_layout.h"
 
 #if defined(ATTNSERVE_LIB_SIMD_ATTENTION_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTNSERVE_LIB_SIMD_ATTENTION_KERNELS_INL_H_
@@ -134,8 +134,8 @@ HWY_NOINLINE void FinishScores(const AttentionParams& params, const AttentionRow
   }
   if (row.bias != nullptr) {
     const float* bias = row.bias + block * kTokensPerBlock;
-    ForEachScore(strips, scores, [&](Floats s, size_t j)
-                                     HWY_ATTR { return hn::Add(s, hn::LoadU(d, bias + j)); });
+    ForEachScore(strips, scores,
+                 [&](Floats s, size_t j) HWY_ATTR { return hn::Add(s, hn::LoadU(d, bias + j)); });
   }
   if (row.alibi_slope != 0.0f) {
     for (size_t j = strips.begin * kStrip; j < strips.end * kStrip; ++j) {

@@ -53,12 +53,12 @@ constexpr size_t kLanes = hn::MaxLanes(FloatTag());
 constexpr size_t kVectors = 16 / kLanes;
 static_assert(kLanes * kVectors == 16, "the lanes of a vector divide 16");
 
-// Elements of 16 bits as they lie in memory.
+// Elements of 16 bits as they lie in memory, of any alignment.
 struct F16 {
-  uint16_t bits;
+  uint8_t bytes[2];
 };
 struct BF16 {
-  uint16_t bits;
+  uint8_t bytes[2];
 };
 
 // F16 bits in the low half of each word, to F32. Multiplying by 2^112 moves the exponent, subnormal
@@ -71,20 +71,15 @@ HWY_INLINE Floats F16BitsToF32(Words half) {
   const Words infinity = hn::Or(magnitude, hn::Set(dw, 0x7f800000u));
   const Words nan = hn::Or(magnitude, hn::Set(dw, 0x7fc00000u));
   const Floats scaled = hn::BitCast(d, magnitude);
-  const Floats special = hn::IfThenElse(hn::Gt(scaled, hn::Set(d, 0x1p-96f)),
-                                        hn::BitCast(d, nan), hn::BitCast(d, infinity));
+  const Floats special = hn::IfThenElse(hn::Gt(scaled, hn::Set(d, 0x1p-96f)), hn::BitCast(d, nan),
+                                        hn::BitCast(d, infinity));
   const Floats finite = hn::Mul(scaled, hn::Set(d, 0x1p112f));
   const Floats value = hn::IfThenElse(hn::Ge(scaled, hn::Set(d, 0x1p-96f)), special, finite);
   return hn::Or(value, hn::BitCast(d, sign));
 }
 
-HWY_INLINE Words Bf16BitsToF32Bits(Words half) { return hn::ShiftLeft<16>(half); }
-
-// kLanes consecutive elements, of any alignment.
-HWY_INLINE Floats LoadLanes(const float* source) { return hn::LoadU(FloatTag(), source); }
-
-HWY_INLINE Floats LoadLanes(const F16* source) {
-  const auto half = hn::LoadU(HalfTag(), &source->bits);
+// F16 elements, one in each 16-bit lane.
+HWY_INLINE Floats WidenF16(hn::Vec<HalfTag> half) {
 #if ATTNSERVE_NATIVE_F16
   return hn::PromoteTo(FloatTag(), hn::BitCast(hn::Rebind<hwy::float16_t, FloatTag>(), half));
 #else
@@ -92,19 +87,28 @@ HWY_INLINE Floats LoadLanes(const F16* source) {
 #endif
 }
 
-HWY_INLINE Floats LoadLanes(const BF16* source) {
-  const auto half = hn::LoadU(HalfTag(), &source->bits);
-  return hn::BitCast(FloatTag(), Bf16BitsToF32Bits(hn::PromoteTo(WordTag(), half)));
+// kLanes consecutive elements, of any alignment.
+HWY_INLINE Floats LoadLanes(const float* source) { return hn::LoadU(FloatTag(), source); }
+
+HWY_INLINE Floats LoadLanes(const F16* source) {
+  return WidenF16(hn::LoadU(HalfTag(), reinterpret_cast<const uint16_t*>(source)));
 }
 
-// The first `count` < kLanes elements; the others are 0.
+HWY_INLINE Floats LoadLanes(const BF16* source) {
+  const auto half = hn::LoadU(HalfTag(), reinterpret_cast<const uint16_t*>(source));
+  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(hn::PromoteTo(WordTag(), half)));
+}
+
+// The first `count` lanes, at most kLanes; lanes from `count` on are 0.
 HWY_INLINE Floats LoadSome(const float* source, size_t count) {
+  if (count >= kLanes) return hn::LoadU(FloatTag(), source);
   HWY_ALIGN float lanes[16] = {};
   std::memcpy(lanes, source, count * sizeof(float));
   return hn::Load(FloatTag(), lanes);
 }
 
 HWY_INLINE void StoreSome(Floats value, float* target, size_t count) {
+  if (count >= kLanes) return hn::StoreU(value, FloatTag(), target);
   HWY_ALIGN float lanes[16];
   hn::Store(value, FloatTag(), lanes);
   std::memcpy(target, lanes, count * sizeof(float));
@@ -137,7 +141,15 @@ HWY_INLINE FloatMask MaskFromBits(uint64_t bits) {
 // A stream that is fetched into the cache while something else is computed.
 struct Prefetcher {
   uintptr_t address = 0;
-  size_t step_bytes = 0;  // 0: always the same line
+  size_t step_bytes = 0;
+
+  // Part `part` of `parts` of a stream that `parts` callers fetch together, `steps` steps each;
+  // alone, a caller would advance by `step_bytes` a step.
+  static HWY_INLINE Prefetcher Part(const void* stream, size_t step_bytes, size_t steps,
+                                    size_t part, size_t parts) {
+    const size_t step = step_bytes / parts;
+    return {reinterpret_cast<uintptr_t>(stream) + part * steps * step, step};
+  }
 
   HWY_INLINE void Next() {
     hwy::Prefetch(reinterpret_cast<const char*>(address));

@@ -41,7 +41,7 @@ constexpr size_t PackedRowsFloats(int64_t rows, int64_t k) {
 void PackRows(const float* x, int64_t row_stride, int64_t rows, int64_t k, float* packed);
 
 // y[r * y_stride + c] for columns [panel_begin * 16, panel_end * 16) (all 16 columns of a panel are
-// written). `panels` is the whole matrix, of type F32, BF16 or F16. 64-byte aligned.
+// written). `panels` is the whole matrix, of type F32, BF16 or F16, 64-byte aligned. k >= 1.
 void PanelProduct(const float* packed, int64_t rows, int64_t k, DType weight_type,
                   const void* panels, int64_t panel_begin, int64_t panel_end, float* y,
                   int64_t y_stride);

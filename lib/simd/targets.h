@@ -6,8 +6,8 @@
 #ifndef ATTNSERVE_LIB_SIMD_TARGETS_H_
 #define ATTNSERVE_LIB_SIMD_TARGETS_H_
 
-#define HWY_DISABLED_TARGETS                                                                   \
-  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_NEON_BF16 | HWY_SSSE3 |     \
+#define HWY_DISABLED_TARGETS                                                               \
+  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_NEON_BF16 | HWY_SSSE3 | \
    HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR)
 #include "hwy/detect_targets.h"
 

@@ -11,6 +11,9 @@ namespace attnserve::simd {
 // Name of the instruction set the kernels dispatch to on this machine, for example "AVX2".
 const char* InstructionSet();
 
+// "fma" or "mul-add": machines of one family compute the same bits.
+const char* KernelFamily();
+
 // F32 <-> F16 / BF16, the bits of lib/base/element_type.h. `source` and `target` may be misaligned.
 void Widen(DType type, const void* source, int64_t count, float* target);
 void Narrow(const float* source, int64_t count, DType type, void* target);

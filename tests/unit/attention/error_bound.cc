@@ -246,14 +246,15 @@ void Analysis::BoundScores() {
             (scale_error + unit) * score + kSmallest;
         bounds.scores.push_back(score_error);
 
-        // c tanh(s / c) has slope at most 1. Its own error: s / c rounded and e^(2 s / c) carry
-        // their relative errors into tanh with slope at most 1/2 (of 1 - 2 / (e^2y + 1)); quotient,
-        // difference and product are rounded.
+        // c tanh(s / c) by E = e^(-2 |s| / c) - 1 and -E / (E + 2): the error of s through the
+        // slope, that of e^x at most doubled, and two quotients, a sum and a product rounded.
         const double capped = reference.softcapped[place];
-        const double capped_error =
-            softcap > 0.0 ? score_error + softcap * (0.5 * precision.exp + 3.0 * unit) +
-                                2.0 * unit * std::min(score, softcap)
-                          : score_error;
+        double capped_error = score_error;
+        if (softcap > 0.0) {
+          const double low = std::tanh(std::max(score - score_error, 0.0) / softcap);
+          capped_error = score_error * (1.0 - low * low) +
+                         std::fabs(capped) * (2.0 * precision.exp + 4.0 * unit) + kSmallest;
+        }
         bounds.softcapped.push_back(capped_error);
 
         const double distance =
@@ -315,8 +316,7 @@ void Analysis::BoundRow(int64_t head, int64_t query) {
   sum_error +=
       unit * (std::ceil(static_cast<double>(keys) / lanes) + std::log2(lanes) + rescalings);
 
-  const double log_sum = std::fabs(lse - summit);
-  bounds.lse.push_back(sum_error + 2.0 * unit * log_sum + unit * std::fabs(lse) + unit);
+  bounds.lse.push_back(sum_error + unit * std::fabs(lse));
   const double kept_factor = 1.0 / (1.0 - input.dropout_p);
   const double finish = input.dropout_p > 0.0 ? 4.0 * unit : 2.0 * unit;
   for (int64_t j = 0; j < keys; ++j) {
@@ -357,6 +357,10 @@ void Analysis::BoundOutput() {
                                 weights.output_bias, precision.unit)
                             .error
                       : rows.error;
+  for (int64_t t = 0; t < queries && !input.query_padding.empty(); ++t) {
+    if (!input.query_padding[At(t)]) continue;
+    std::fill_n(bounds.output.begin() + t * spec.output_size, spec.output_size, 0.0);
+  }
 }
 
 }  // namespace

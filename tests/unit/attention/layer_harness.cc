@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -167,8 +168,8 @@ class LayerHarness::Sequence {
   void Begin(const Step& step) {
     begin_ = step.begin;
     end_ = step.end;
-    pass_ = LayerPass();
-    pass_.cache = &cache_;
+    pass_.emplace();
+    pass_->cache = &cache_;
     const bool cross = spec_.kind == LayerKind::kCrossAttention;
     const bool steps = !plan_.steps.empty();
     if (cross) {
@@ -179,8 +180,8 @@ class LayerHarness::Sequence {
       last_key_ = steps ? step.end : added_;
       if (cache_.length() > past_ + first_key_) cache_.Truncate(past_ + first_key_);
     }
-    pass_.past_tokens = past_ + first_key_;
-    ASSERT_EQ(cache_.length(), pass_.past_tokens);
+    pass_->past_tokens = past_ + first_key_;
+    ASSERT_EQ(cache_.length(), pass_->past_tokens);
     const int64_t fresh = last_key_ - first_key_;
     ASSERT_TRUE(cache_.Reserve(cache_.length() + fresh).ok());
     const bool positioned = !input_.past_positions.empty() || !input_.key_positions.empty();
@@ -196,7 +197,7 @@ class LayerHarness::Sequence {
     SetTargets();
   }
 
-  LayerPass& pass() { return pass_; }
+  LayerPass& pass() { return *pass_; }
 
   // Reads what the pass wrote.
   void End() {
@@ -209,8 +210,8 @@ class LayerHarness::Sequence {
     }
     std::copy(rows.begin(), rows.end(), run_.output.begin() + begin_ * width);
     for (size_t i = 0; i < plan_.stages.size(); ++i) ScatterStage(plan_.stages[i], stages_[i]);
-    run_.masked_rows += pass_.masked_rows;
-    run_.nonfinite_values += pass_.nonfinite_values;
+    run_.masked_rows += pass_->masked_rows;
+    run_.nonfinite_values += pass_->nonfinite_values;
   }
 
   LayerRun Finish() {
@@ -225,8 +226,8 @@ class LayerHarness::Sequence {
     return std::move(run_);
   }
 
-  int64_t key_rows() const { return layer_.key_rows(pass_); }
-  int64_t query_rows() const { return layer_.query_rows(pass_); }
+  int64_t key_rows() const { return layer_.key_rows(*pass_); }
+  int64_t query_rows() const { return layer_.query_rows(*pass_); }
 
  private:
   int64_t NewKeys() const {
@@ -286,32 +287,32 @@ class LayerHarness::Sequence {
 
   void SetInputs(bool junk) {
     if (spec_.kind == LayerKind::kCoreAttention) {
-      pass_.query =
+      pass_->query =
           SetHeads(input_.query, spec_.head_count, spec_.key_head_size, begin_, end_, junk, &x_);
-      pass_.key = SetHeads(input_.key, spec_.kv_head_count, spec_.key_head_size, first_key_,
-                           last_key_, junk, &key_);
-      pass_.value = SetHeads(input_.value, spec_.kv_head_count, spec_.value_head_size, first_key_,
-                             last_key_, junk, &value_);
+      pass_->key = SetHeads(input_.key, spec_.kv_head_count, spec_.key_head_size, first_key_,
+                            last_key_, junk, &key_);
+      pass_->value = SetHeads(input_.value, spec_.kv_head_count, spec_.value_head_size, first_key_,
+                              last_key_, junk, &value_);
       return;
     }
-    pass_.x = SetRows(input_.x, spec_.input_size, begin_, end_, junk, &x_);
+    pass_->x = SetRows(input_.x, spec_.input_size, begin_, end_, junk, &x_);
     if (spec_.kind == LayerKind::kCrossAttention && last_key_ > first_key_) {
-      pass_.context =
+      pass_->context =
           SetRows(input_.context, spec_.context_size, first_key_, last_key_, false, &key_);
     }
   }
 
   void SetPositions() {
     if (!input_.query_positions.empty()) {
-      pass_.query_positions = input_.query_positions.data() + begin_;
+      pass_->query_positions = input_.query_positions.data() + begin_;
     }
-    pass_.query_position_base = input_.causal_offset + begin_;
-    if (!key_positions_.empty()) pass_.key_positions = key_positions_.data();
-    pass_.key_position_base = past_ + first_key_;
+    pass_->query_position_base = input_.causal_offset + begin_;
+    if (!key_positions_.empty()) pass_->key_positions = key_positions_.data();
+    pass_->key_position_base = past_ + first_key_;
   }
 
   void SetMasks() {
-    SequenceMasks& masks = pass_.masks;
+    SequenceMasks& masks = pass_->masks;
     masks.causal_offset = input_.causal_offset + begin_;
     masks.valid_keys = input_.valid_keys;
     key_mask_ = Bytes(input_.key_mask);
@@ -345,7 +346,10 @@ class LayerHarness::Sequence {
         for (int64_t j = 0; j < mask_keys; ++j) {
           const size_t place = At((h * queries + i) * keys + j);
           if (boolean) bool_mask_.push_back(input_.bool_mask[place] ? 1 : 0);
-          if (!boolean) compact.push_back(input_.additive_mask[place]);
+          if (boolean) continue;
+          const double value = input_.additive_mask[place];
+          const bool masked = value == -kInfinity && plan_.mask_lowest;
+          compact.push_back(masked ? static_cast<double>(LowestFinite(plan_.mask_dtype)) : value);
         }
       }
     }
@@ -366,19 +370,19 @@ class LayerHarness::Sequence {
   void SetTargets() {
     const int64_t queries = end_ - begin_;
     output_ = Elements(plan_.output_dtype, At(queries * OutputWidth()));
-    pass_.output.dtype = plan_.output_dtype;
-    pass_.output.data = output_.data();
-    pass_.output.token_stride = HeadMajorOutput() ? spec_.value_head_size : OutputWidth();
-    pass_.output.head_stride =
+    pass_->output.dtype = plan_.output_dtype;
+    pass_->output.data = output_.data();
+    pass_->output.token_stride = HeadMajorOutput() ? spec_.value_head_size : OutputWidth();
+    pass_->output.head_stride =
         HeadMajorOutput() ? queries * spec_.value_head_size : spec_.value_head_size;
     stages_.clear();
     stages_.reserve(plan_.stages.size());
     for (const Stage stage : plan_.stages) {
       stages_.emplace_back(plan_.stage_dtype, At(spec_.head_count * queries * StageWidth(stage)));
-      pass_.stages.push_back({stage, plan_.stage_dtype, stages_.back().data()});
+      pass_->stages.push_back({stage, plan_.stage_dtype, stages_.back().data()});
     }
-    pass_.dropout = plan_.dropout;
-    pass_.dropout_stream = plan_.dropout_stream;
+    pass_->dropout = plan_.dropout;
+    pass_->dropout_stream = plan_.dropout_stream;
   }
 
   int64_t StageWidth(Stage stage) const {
@@ -411,7 +415,7 @@ class LayerHarness::Sequence {
   int64_t added_;  // N
   LayerRun run_;
 
-  LayerPass pass_;
+  std::optional<LayerPass> pass_;
   int64_t begin_ = 0, end_ = 0;           // queries of the pass
   int64_t first_key_ = 0, last_key_ = 0;  // its new keys, counted from past_
   Elements x_, key_, value_, output_, float_mask_;
@@ -488,17 +492,17 @@ LayerRun LayerHarness::Run(const reference::Input& input, const RunPlan& plan) {
   return sequence.Finish();
 }
 
-std::vector<LayerRun> LayerHarness::RunTogether(const std::vector<reference::Input>& inputs,
-                                                const RunPlan& plan) {
+std::vector<LayerRun> LayerHarness::RunTogether(const std::vector<const reference::Input*>& inputs,
+                                                const std::vector<const RunPlan*>& plans) {
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::vector<Sequence*> pointers;
-  for (const reference::Input& input : inputs) {
-    sequences.push_back(std::make_unique<Sequence>(*this, input, plan));
-    sequences.back()->Begin({0, input.query_count});
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    sequences.push_back(std::make_unique<Sequence>(*this, *inputs[i], *plans[i]));
+    sequences.back()->Begin({0, inputs[i]->query_count});
     pointers.push_back(sequences.back().get());
   }
-  Append(pointers, plan);
-  Attend(pointers, plan);
+  Append(pointers, *plans[0]);
+  Attend(pointers, *plans[0]);
   std::vector<LayerRun> runs;
   for (const auto& sequence : sequences) {
     sequence->End();

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "lib/attention/attention_layer.h"
@@ -47,6 +46,7 @@ struct RunPlan {
   bool mask_broadcast_queries = false;
   bool mask_broadcast_keys = false;
   int64_t mask_keys = -1;          // keys from here on are masked by being absent; -1: none
+  bool mask_lowest = false;        // pass the type's lowest value instead of -inf
   bool padding_as_length = false;  // pass query padding as valid_queries instead of query_mask
   DropoutOptions dropout;
   int64_t dropout_stream = 0;
@@ -79,9 +79,10 @@ class LayerHarness {
   // Runs one sequence. `input.dropped` is not used. Fails the test on an error.
   LayerRun Run(const reference::Input& input, const RunPlan& plan = {});
 
-  // Runs whole sequences in common AppendKeys and Attend calls.
-  std::vector<LayerRun> RunTogether(const std::vector<reference::Input>& inputs,
-                                    const RunPlan& plan = {});
+  // Runs whole sequences in common AppendKeys and Attend calls. Of the plans, `runner`, `key_rows`
+  // and `query_rows` are the first one's; `steps` are not used.
+  std::vector<LayerRun> RunTogether(const std::vector<const reference::Input*>& inputs,
+                                    const std::vector<const RunPlan*>& plans);
 
  private:
   class Sequence;

@@ -1,11 +1,15 @@
-// How a partial result lies in memory (PartialFloats in attention.h).
-#ifndef ATTNSERVE_LIB_SIMD_PARTIAL_LAYOUT_H_
-#define ATTNSERVE_LIB_SIMD_PARTIAL_LAYOUT_H_
+// How the attention kernels lay out their memory.
+#ifndef ATTNSERVE_LIB_SIMD_ATTENTION_LAYOUT_H_
+#define ATTNSERVE_LIB_SIMD_ATTENTION_LAYOUT_H_
 
 #include <cstddef>
 
 namespace attnserve::simd {
 
+// Rows that share the loads of keys and values: 6 x 16 accumulators fit the registers of AVX2.
+inline constexpr size_t kAttentionRowGroup = 6;
+
+// A partial result (PartialFloats in attention.h):
 // [0 .. 16)  sum of weights, lane = key modulo 16; all 0 if and only if nothing was attended
 // [16]       largest score; -inf if there was none but NaN and -inf
 // [17 .. 32) 0
@@ -16,4 +20,4 @@ inline constexpr size_t kPartialValues = 32;
 
 }  // namespace attnserve::simd
 
-#endif  // ATTNSERVE_LIB_SIMD_PARTIAL_LAYOUT_H_
+#endif  // ATTNSERVE_LIB_SIMD_ATTENTION_LAYOUT_H_

@@ -1,0 +1,19 @@
+// Limits that follow from others.
+#ifndef ATTNSERVE_SERVER_LIMITS_H_
+#define ATTNSERVE_SERVER_LIMITS_H_
+
+#include <cstdint>
+
+#include "lib/engine/engine.h"
+
+namespace attnserve {
+
+// The engine's limits such that every reply fits into a message of `max_message_bytes`: stages get
+// at most a quarter of it (and 16 MiB), output and present tensors the rest, less a 64th and 4 KiB
+// for everything around them. A reply that is too large is then refused before the work, with
+// RESPONSE_TOO_LARGE, and not lost after it.
+EngineLimits LimitsForMessages(int64_t max_message_bytes);
+
+}  // namespace attnserve
+
+#endif  // ATTNSERVE_SERVER_LIMITS_H_

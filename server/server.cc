@@ -1,0 +1,206 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "lib/base/status_macros.h"
+#include "lib/cache/memory_limit.h"
+#include "lib/engine/worker_pool.h"
+#include "lib/gemm/packed_matrix.h"
+#include "lib/session/tombstones.h"
+#include "lib/simd/kv_layout.h"
+#include "lib/simd/vector_ops.h"
+#include "server/limits.h"
+#include "server/log.h"
+
+namespace attnserve {
+namespace {
+
+// What other calls than ours (health, reflection), and replies already made, get to end after the
+// last of ours has.
+constexpr std::chrono::seconds kFlushTime{5};
+
+// Names what the bits of a result depend on: the recipe's version, the kernels' instruction set,
+// the accumulator, the cache's block size, the products.
+std::string NumericsId() {
+  return absl::StrCat("v1 ", absl::AsciiStrToLower(simd::InstructionSet()), " f32 block",
+                      kTokensPerBlock, " gemm=", GemmNumerics());
+}
+
+std::string WithPort(const std::string& address, int port) {
+  if (address.compare(0, 5, "unix:") == 0) return address;
+  return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+}
+
+void LogModel(const Model& model, double seconds) {
+  const LayerSpec& spec = model.layer(0).spec();
+  Log(LogLevel::kInfo, "model_loaded",
+      {{"name", model.name()},
+       {"format", model.format()},
+       {"layers", model.layer_count()},
+       {"input_size", spec.input_size},
+       {"heads", spec.head_count},
+       {"kv_heads", spec.kv_head_count},
+       {"head_size", spec.key_head_size},
+       {"max_tokens", model.max_tokens()},
+       {"weight_dtype", std::string(DTypeName(model.weight_dtype()))},
+       {"weight_bytes", model.weight_bytes()},
+       {"gemm", GemmNumerics()},
+       {"seconds", seconds}});
+}
+
+}  // namespace
+
+Server::Server(const ServerOptions& options)
+    : options_(options),
+      backend_(&metrics_),
+      attention_service_(&backend_),
+      session_service_(&backend_),
+      model_service_(&backend_, &facts_) {
+  facts_.instance_id = RandomId();
+  facts_.start_time = std::chrono::system_clock::now();
+  facts_.max_message_bytes = options_.max_message_bytes;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  std::unique_ptr<Server> server(new Server(options));
+  ATTNSERVE_RETURN_IF_ERROR(server->StartHttp());
+  ATTNSERVE_RETURN_IF_ERROR(server->StartGrpc());
+  return server;
+}
+
+Server::~Server() {
+  if (engine_ != nullptr) engine_->Drain();
+  if (grpc_ != nullptr) grpc_->Shutdown(std::chrono::system_clock::now());
+  metrics_.SetEngine(nullptr);
+}
+
+absl::Status Server::StartHttp() {
+  if (options_.http.empty()) return absl::OkStatus();
+  ATTNSERVE_ASSIGN_OR_RETURN(
+      http_, HttpServer::Start(options_.http, {[this] { return metrics_.Scrape(); },
+                                               [this] { return serving_.load(); }}));
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartGrpc() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  // Two servers must not share a port unnoticed.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Finds peers that have vanished, so that their calls are cancelled.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
+  std::vector<int> ports(options_.listen.size(), 0);
+  for (size_t i = 0; i < ports.size(); ++i) {
+    builder.AddListeningPort(options_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  builder.RegisterService(&attention_service_);
+  builder.RegisterService(&session_service_);
+  builder.RegisterService(&model_service_);
+  grpc_ = builder.BuildAndStart();
+  for (size_t i = 0; i < ports.size(); ++i) {
+    if (ports[i] == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen[i],
+                                                 " for gRPC: is the address in use or not ours?"));
+    }
+    grpc_addresses_.push_back(WithPort(options_.listen[i], ports[i]));
+  }
+  if (grpc_ == nullptr) return absl::UnavailableError("gRPC cannot start");
+  SetServing(false);
+  return absl::OkStatus();
+}
+
+void Server::SetServing(bool serving) {
+  serving_.store(serving);
+  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
+  for (const char* service :
+       {"", v1::AttentionService::service_full_name(), v1::SessionService::service_full_name(),
+        v1::ModelService::service_full_name()}) {
+    health->SetServingStatus(service, serving);
+  }
+}
+
+absl::Status Server::Load() {
+  ATTNSERVE_RETURN_IF_ERROR(LoadModels());
+  StartEngine();
+  backend_.Open(engine_.get(), &models_);
+  SetServing(true);
+  return absl::OkStatus();
+}
+
+absl::Status Server::LoadModels() {
+  std::vector<ModelSource> sources = options_.models;
+  if (sources.empty()) sources.push_back({"demo", DemoModelPath()});
+  for (const ModelSource& source : sources) {
+    const auto start = std::chrono::steady_clock::now();
+    ATTNSERVE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
+                               LoadModel(source.name, source.path, options_.gemm));
+    LogModel(*model,
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    metrics_.SetModelWeightBytes(model->name(), model->weight_bytes());
+    ATTNSERVE_RETURN_IF_ERROR(models_.Add(std::move(model)));
+  }
+  return absl::OkStatus();
+}
+
+void Server::StartEngine() {
+  int64_t weight_bytes = 0;
+  for (const auto& model : models_.List()) weight_bytes += model->weight_bytes();
+  EngineOptions engine_options;
+  std::string budget_source = "--kv_budget_bytes";
+  engine_options.kv_budget_bytes = options_.kv_budget_bytes;
+  if (engine_options.kv_budget_bytes == 0) {
+    const MemoryLimit limit = ReadMemoryLimit();
+    engine_options.kv_budget_bytes = DefaultKvBudget(limit.bytes, weight_bytes);
+    budget_source = absl::StrCat(limit.source, " of ", limit.bytes, " bytes");
+  }
+  engine_options.worker_count = options_.threads > 0 ? options_.threads : DefaultThreadCount();
+  engine_options.default_session_ttl = options_.session_ttl;
+  engine_options.limits = LimitsForMessages(options_.max_message_bytes);
+  engine_options.observer = &metrics_;
+  engine_ = std::make_unique<Engine>(engine_options);
+  facts_.build = {ATTNSERVE_VERSION, OneDnnVersion(), simd::InstructionSet(), NumericsId()};
+  metrics_.SetBuildInfo(facts_.build);
+  metrics_.SetEngine(engine_.get());
+  Log(engine_options.kv_budget_bytes > 0 ? LogLevel::kInfo : LogLevel::kWarning, "engine_started",
+      {{"version", facts_.build.version},
+       {"threads", engine_options.worker_count},
+       {"instruction_set", facts_.build.instruction_set},
+       {"onednn", facts_.build.onednn_version},
+       {"numerics_id", facts_.build.numerics_id},
+       {"kv_budget_bytes", engine_options.kv_budget_bytes},
+       {"kv_budget_from", budget_source}});
+}
+
+bool Server::Drain() {
+  const auto now = std::chrono::steady_clock::now();
+  const auto deadline = now + options_.drain_timeout;
+  Log(LogLevel::kInfo, "draining", {{"timeout_ms", options_.drain_timeout.count()}});
+  serving_.store(false);
+  grpc_->GetHealthCheckService()->Shutdown();
+  bool idle = true;
+  if (engine_ != nullptr) {
+    engine_->Drain();
+    attention_service_.Drain();
+    idle = engine_->WaitUntilIdle(deadline);
+  }
+  const auto left = std::max(deadline - std::chrono::steady_clock::now(),
+                             std::chrono::steady_clock::duration::zero());
+  grpc_->Shutdown(std::chrono::system_clock::now() +
+                  std::min<std::chrono::steady_clock::duration>(left, kFlushTime));
+  grpc_->Wait();
+  Log(idle ? LogLevel::kInfo : LogLevel::kWarning, "drained", {{"all_finished", idle ? 1 : 0}});
+  return idle;
+}
+
+}  // namespace attnserve

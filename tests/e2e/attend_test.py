@@ -1,0 +1,45 @@
+"""Attention over RPC from the command line: the worked example and other people's cases."""
+
+import re
+import unittest
+
+import harness
+from harness import Server, need_shared
+
+HELLO_SHINY_SUN = "[[[[0.34,0.22,0.54],[0.53,0.34,0.98],[0.29,0.54,0.93]]]]"
+SHINY = "[[[[0.53,0.34,0.98]]]]"
+
+
+class AttendTest(unittest.TestCase):
+    def attend(self, server, *arguments):
+        text = server.attnctl("attend", "--q", SHINY, "--k", HELLO_SHINY_SUN, "--v",
+                              HELLO_SHINY_SUN, "--stages", "scores,weights", *arguments).stdout
+        return text, [float(number) for number in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", text)]
+
+    def test_worked_example_without_scaling(self):
+        with Server() as server:
+            text, numbers = self.attend(server, "--scale", "1")
+            # Scores and weights exact to the digits printed in textbooks, then the context.
+            for expected in (0.7842, 1.3569, 1.2487, 0.22914, 0.40626, 0.36460,
+                             0.39896, 0.38542, 0.86095):
+                self.assertTrue(any(abs(number - expected) < 6e-6 for number in numbers),
+                                f"{expected} is not in\n{text}")
+
+    def test_worked_example_with_the_default_scale_differs(self):
+        with Server() as server:
+            text, numbers = self.attend(server)
+            for expected in (0.7842 / 3**0.5, 1.3569 / 3**0.5, 1.2487 / 3**0.5):
+                self.assertTrue(any(abs(number - expected) < 6e-5 for number in numbers),
+                                f"{expected} is not in\n{text}")
+            self.assertFalse(any(abs(number - 0.22914) < 1e-4 for number in numbers), text)
+
+    def test_onnx_cases_pass(self):
+        cases = need_shared("conformance/onnx_attention")
+        count = len(list(cases.glob("*.safetensors")))
+        with Server() as server:
+            text = server.attnctl("verify", "--cases", cases).stdout
+            self.assertEqual(text.strip().splitlines()[-1], f"{count} passed, 0 failed")
+
+
+if __name__ == "__main__":
+    harness.main()

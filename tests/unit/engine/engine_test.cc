@@ -1,0 +1,525 @@
+#include "lib/engine/engine.h"
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/engine/engine_harness.h"
+
+namespace attnserve {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr int64_t kWidth = 24;
+using Clock = std::chrono::steady_clock;
+
+// Tokens [begin, end) of a sequence, as one step.
+Step Tokens(const std::string& session, int layer, const Floats& x, int64_t begin, int64_t end) {
+  Step step;
+  step.session = session;
+  step.layer = layer;
+  step.x.assign(x.begin() + begin * kWidth, x.begin() + end * kWidth);
+  step.tokens = end - begin;
+  step.width = kWidth;
+  return step;
+}
+
+Step Token(const std::string& session, uint64_t seed) {
+  return Tokens(session, 0, Noise(kWidth, seed), 0, 1);
+}
+
+bool SameBits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest() { options_.kv_budget_bytes = int64_t{64} << 20; }
+
+  Engine& engine() {
+    if (engine_ == nullptr) engine_ = std::make_unique<Engine>(options_);
+    return *engine_;
+  }
+  std::string Create(std::shared_ptr<const Model> model, const std::string& id = "") {
+    CreateSessionOptions options;
+    options.id = id;
+    options.model = std::move(model);
+    auto created = engine().CreateSession(options);
+    EXPECT_TRUE(created.ok()) << created.status();
+    return created.ok() ? created->info.id : "";
+  }
+  int64_t Length(const std::string& session, size_t layer = 0) {
+    auto info = engine().GetSession(session);
+    return info.ok() ? info->layers[layer].length : -1;
+  }
+  void ExpectNothingHeld() {
+    EXPECT_EQ(engine().stats().kv_charged_bytes, 0);
+    EXPECT_EQ(engine().stats().kv_block_bytes, 0);
+    EXPECT_EQ(engine().stats().scratch_bytes, 0);
+  }
+
+  EngineOptions options_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, TokensChunksAndForwardHaveTheSameBits) {
+  const auto model = SmallModel(1);
+  constexpr int64_t kTokens = 150;
+  const Floats x = Noise(kTokens * kWidth, 7);
+  const Answer whole = Forward(engine(), model, 0, 1, kTokens, x);
+  ASSERT_TRUE(whole.status.ok()) << whole.status;
+  EXPECT_THAT(whole.shape, ::testing::ElementsAre(1, kTokens, kWidth));
+  for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{150}}) {
+    const std::string session = Create(model);
+    Floats pieces;
+    for (int64_t t = 0; t < kTokens; t += chunk) {
+      const Answer piece = Decode(engine(), Tokens(session, 0, x, t, std::min(kTokens, t + chunk)));
+      ASSERT_TRUE(piece.status.ok()) << piece.status;
+      EXPECT_EQ(piece.position, t);
+      pieces.insert(pieces.end(), piece.output.begin(), piece.output.end());
+    }
+    EXPECT_TRUE(SameBits(whole.output, pieces)) << "chunks of " << chunk;
+    EXPECT_EQ(Length(session), kTokens);
+    ASSERT_TRUE(Control(engine(), SessionCall::Kind::kDelete, session).ok());
+  }
+  ExpectNothingHeld();
+}
+
+TEST_F(EngineTest, AllLayersInOneStepEqualLayerByLayer) {
+  const auto model = SmallModel(3);
+  const Floats x = Noise(40 * kWidth, 8);
+  const std::string together = Create(model), apart = Create(model);
+  const Answer all = Decode(engine(), Tokens(together, -1, x, 0, 40));
+  ASSERT_TRUE(all.status.ok()) << all.status;
+  Floats hidden = x;
+  for (int layer = 0; layer < 3; ++layer) {
+    hidden = Decode(engine(), Tokens(apart, layer, hidden, 0, 40)).output;
+  }
+  EXPECT_TRUE(SameBits(all.output, hidden));
+  EXPECT_TRUE(SameBits(all.output, Forward(engine(), model, -1, 1, 40, x).output));
+  for (size_t layer = 0; layer < 3; ++layer) EXPECT_EQ(Length(together, layer), 40);
+}
+
+TEST_F(EngineTest, AllLayersNeedOneLength) {
+  const std::string session = Create(SmallModel(2));
+  ASSERT_TRUE(Decode(engine(), Token(session, 1)).status.ok());
+  Step all = Token(session, 2);
+  all.layer = -1;
+  EXPECT_EQ(Reason(Decode(engine(), all).status), "POSITION_CONFLICT");
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kTruncate, session, 0).ok());
+  EXPECT_TRUE(Decode(engine(), all).status.ok());
+}
+
+TEST_F(EngineTest, BatchRowsOfForwardAreIndependent) {
+  const auto model = SmallModel(1);
+  const Floats x = Noise(3 * 5 * kWidth, 9);
+  const Answer batch = Forward(engine(), model, 0, 3, 5, x);
+  for (int64_t b = 0; b < 3; ++b) {
+    const Floats row(x.begin() + b * 5 * kWidth, x.begin() + (b + 1) * 5 * kWidth);
+    const Floats expected(batch.output.begin() + b * 5 * kWidth,
+                          batch.output.begin() + (b + 1) * 5 * kWidth);
+    EXPECT_TRUE(SameBits(expected, Forward(engine(), model, 0, 1, 5, row).output));
+  }
+}
+
+TEST_F(EngineTest, ExpectedPositionIsChecked) {
+  const std::string session = Create(SmallModel(1));
+  Step step = Token(session, 1);
+  step.expected_position = 0;
+  EXPECT_TRUE(Decode(engine(), step).status.ok());
+  const absl::Status again = Decode(engine(), step).status;
+  EXPECT_EQ(Reason(again), "POSITION_CONFLICT");
+  EXPECT_EQ(GetErrorDetail(again)->metadata.at("length"), "1");
+  step.expected_position = 5;
+  EXPECT_EQ(Reason(Decode(engine(), step).status), "POSITION_BEYOND_LENGTH");
+  EXPECT_EQ(Length(session), 1);
+}
+
+TEST_F(EngineTest, RequestIdAppliesOnce) {
+  const std::string session = Create(SmallModel(1));
+  Step step = Token(session, 1);
+  step.request_id = "a";
+  step.stages = {Stage::kWeights, Stage::kLse};
+  const Answer first = Decode(engine(), step);
+  const Answer second = Decode(engine(), step);
+  ASSERT_TRUE(second.status.ok()) << second.status;
+  EXPECT_FALSE(first.replayed);
+  EXPECT_TRUE(second.replayed);
+  EXPECT_TRUE(SameBits(first.output, second.output));
+  EXPECT_EQ(first.stages, second.stages);
+  EXPECT_EQ(second.position, 0);
+  EXPECT_EQ(second.length, 1);
+  EXPECT_EQ(Length(session), 1);
+
+  Step other = Token(session, 2);
+  other.request_id = "a";
+  EXPECT_EQ(Reason(Decode(engine(), other).status), "BAD_OPTION");
+}
+
+TEST_F(EngineTest, RequestIdOlderThanTheKeptRepliesIsAlreadyApplied) {
+  const std::string session = Create(SmallModel(1));
+  Step step = Token(session, 1);
+  for (int i = 0; i < 40; ++i) {
+    step.request_id = "id" + std::to_string(i);
+    ASSERT_TRUE(Decode(engine(), step).status.ok());
+  }
+  step.request_id = "id39";
+  EXPECT_TRUE(Decode(engine(), step).replayed);
+  step.request_id = "id8";
+  EXPECT_TRUE(Decode(engine(), step).replayed);
+  step.request_id = "id7";
+  EXPECT_EQ(Reason(Decode(engine(), step).status), "POSITION_CONFLICT");
+  EXPECT_EQ(Length(session), 40);
+}
+
+TEST_F(EngineTest, TruncationForgetsTheRepliesItCuts) {
+  const std::string session = Create(SmallModel(1));
+  Step step = Token(session, 1);
+  for (const char* id : {"a", "b", "c"}) {
+    step.request_id = id;
+    ASSERT_TRUE(Decode(engine(), step).status.ok());
+  }
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kTruncate, session, 2).ok());
+  step.request_id = "b";
+  EXPECT_TRUE(Decode(engine(), step).replayed);
+  step.request_id = "c";
+  const Answer again = Decode(engine(), step);
+  EXPECT_FALSE(again.replayed);
+  EXPECT_EQ(again.position, 2);
+}
+
+TEST_F(EngineTest, TruncatedSessionDecodesAsIfNeverLonger) {
+  const auto model = SmallModel(1);
+  const Floats x = Noise(100 * kWidth, 3), y = Noise(100 * kWidth, 4);
+  const std::string a = Create(model), b = Create(model);
+  Decode(engine(), Tokens(a, 0, x, 0, 100));
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kTruncate, a, 30).ok());
+  Decode(engine(), Tokens(b, 0, x, 0, 30));
+  EXPECT_TRUE(SameBits(Decode(engine(), Tokens(a, 0, y, 0, 100)).output,
+                       Decode(engine(), Tokens(b, 0, y, 0, 100)).output));
+}
+
+TEST_F(EngineTest, TruncateBeyondEveryLayerIsOutOfRange) {
+  const std::string session = Create(SmallModel(1));
+  Decode(engine(), Token(session, 1));
+  EXPECT_EQ(Reason(Control(engine(), SessionCall::Kind::kTruncate, session, 2)),
+            "POSITION_BEYOND_LENGTH");
+  EXPECT_EQ(Reason(Control(engine(), SessionCall::Kind::kTruncate, session, -1)), "BAD_OPTION");
+  EXPECT_EQ(Length(session), 1);
+}
+
+TEST_F(EngineTest, ResetDropsTokensAndTheSessionLivesOn) {
+  const auto model = SmallModel(1);
+  const std::string session = Create(model);
+  const Answer first = Decode(engine(), Token(session, 1));
+  SessionCall result;
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kReset, session, 0, &result).ok());
+  EXPECT_EQ(result.info.layers[0].length, 0);
+  EXPECT_EQ(engine().stats().kv_block_bytes, 0);
+  EXPECT_TRUE(SameBits(first.output, Decode(engine(), Token(session, 1)).output));
+}
+
+TEST_F(EngineTest, BudgetFailsTheStepAndKeepsTheSession) {
+  const auto model = SmallModel(2);
+  options_.kv_budget_bytes = 5 * model->layer(0).kv_layout().block_bytes();
+  const Floats x = Noise(200 * kWidth, 3);
+  const std::string session = Create(model), twin = Create(model);
+  Step chunk = Tokens(session, -1, x, 0, 64);
+  ASSERT_TRUE(Decode(engine(), chunk).status.ok());
+  // Two layers need two blocks each; three are free.
+  const absl::Status failed = Decode(engine(), Tokens(session, -1, x, 0, 128)).status;
+  EXPECT_EQ(Reason(failed), "KV_BUDGET");
+  EXPECT_GT(GetErrorDetail(failed)->retry_after_ms, 0);
+  EXPECT_EQ(Length(session), 64);
+  EXPECT_EQ(engine().stats().kv_charged_bytes, 2 * model->layer(0).kv_layout().block_bytes());
+  EXPECT_TRUE(Decode(engine(), Tokens(session, -1, x, 64, 65)).status.ok());
+}
+
+TEST_F(EngineTest, ReserveTakesTheMemoryAtOnce) {
+  const auto model = SmallModel(1);
+  const int64_t block = model->layer(0).kv_layout().block_bytes();
+  options_.kv_budget_bytes = 4 * block;
+  CreateSessionOptions options;
+  options.model = model;
+  options.reserve = true;
+  options.max_tokens = 65;
+  auto created = engine().CreateSession(options);
+  ASSERT_TRUE(created.ok()) << created.status();
+  EXPECT_EQ(created->reserved_bytes, 2 * block);
+  EXPECT_EQ(created->bytes_per_block, block);
+  options.max_tokens = 64 * 3;
+  EXPECT_EQ(Reason(engine().CreateSession(options).status()), "KV_BUDGET");
+  options.max_tokens = 0;
+  EXPECT_EQ(Reason(engine().CreateSession(options).status()), "BAD_OPTION");
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kReset, created->info.id).ok());
+  EXPECT_EQ(engine().stats().kv_block_bytes, 2 * block);
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kDelete, created->info.id).ok());
+  ExpectNothingHeld();
+}
+
+TEST_F(EngineTest, MaxTokensLimitsSessionAndForward) {
+  const auto model = SmallModel(1, 10);
+  const std::string session = Create(model);
+  const Floats x = Noise(11 * kWidth, 3);
+  EXPECT_EQ(Reason(Decode(engine(), Tokens(session, 0, x, 0, 11)).status), "MAX_TOKENS");
+  EXPECT_TRUE(Decode(engine(), Tokens(session, 0, x, 0, 10)).status.ok());
+  EXPECT_EQ(Reason(Decode(engine(), Tokens(session, 0, x, 0, 1)).status), "MAX_TOKENS");
+  EXPECT_EQ(Reason(Forward(engine(), model, 0, 1, 11, x).status), "MAX_TOKENS");
+}
+
+TEST_F(EngineTest, CrossAttentionTakesItsContextOnce) {
+  const auto model = CrossModel();
+  const std::string session = Create(model);
+  const Floats context = Noise(9 * 20, 5);
+  EXPECT_EQ(Reason(Decode(engine(), Token(session, 1)).status), "LAYER_NEEDS_CONTEXT");
+  Step first = Token(session, 1);
+  first.context = context;
+  first.context_rows = 9;
+  first.context_width = 20;
+  const Answer with = Decode(engine(), first);
+  ASSERT_TRUE(with.status.ok()) << with.status;
+  EXPECT_EQ(Reason(Decode(engine(), first).status), "BAD_OPTION");
+  const Answer later = Decode(engine(), Token(session, 2));
+  ASSERT_TRUE(later.status.ok()) << later.status;
+  EXPECT_EQ(later.position, 1);
+  EXPECT_TRUE(SameBits(later.output,
+                       Forward(engine(), model, 0, 1, 1, Noise(kWidth, 2), {}, 9, context).output));
+  EXPECT_EQ(engine().GetSession(session)->layers[0].context_length, 9);
+
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kTruncate, session, 1).ok());
+  EXPECT_TRUE(Decode(engine(), Token(session, 2)).status.ok());
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kReset, session).ok());
+  EXPECT_EQ(Reason(Decode(engine(), Token(session, 1)).status), "LAYER_NEEDS_CONTEXT");
+}
+
+TEST_F(EngineTest, WrongShapesNameTheField) {
+  const std::string session = Create(SmallModel(1));
+  Step step = Token(session, 1);
+  step.width = 12;
+  step.tokens = 2;
+  const absl::Status status = Decode(engine(), step).status;
+  EXPECT_EQ(Reason(status), "BAD_SHAPE");
+  EXPECT_EQ(GetErrorDetail(status)->field, "x");
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("[1, 2, 12]"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("[1, any, 24]"));
+  Step layer = Token(session, 1);
+  layer.layer = 7;
+  EXPECT_EQ(Reason(Decode(engine(), layer).status), "LAYER_NOT_FOUND");
+  EXPECT_EQ(Length(session), 0);
+}
+
+TEST_F(EngineTest, ExpiredDeadlineAndCancelApplyNothing) {
+  const std::string session = Create(SmallModel(1));
+  Step late = Token(session, 1);
+  late.deadline = Clock::now() - std::chrono::seconds(1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Decode(engine(), late).status));
+  EXPECT_EQ(Length(session), 0);
+}
+
+TEST_F(EngineTest, CancelDuringALongPrefillRollsBack) {
+  const auto model = SmallModel(1);
+  const std::string session = Create(model);
+  constexpr int64_t kTokens = 20000;
+  PendingStep step(engine(), Tokens(session, 0, Noise(kTokens * kWidth, 2), 0, kTokens));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  step.call().cancelled = true;
+  EXPECT_TRUE(absl::IsCancelled(step.Wait().status));
+  EXPECT_EQ(Length(session), 0);
+  EXPECT_EQ(engine().stats().kv_charged_bytes, 0);
+}
+
+TEST_F(EngineTest, DecodeStepsPassALongPrefill) {
+  const auto model = SmallModel(1);
+  const std::string slow = Create(model), quick = Create(model);
+  constexpr int64_t kTokens = 20000;
+  PendingStep prefill(engine(), Tokens(slow, 0, Noise(kTokens * kWidth, 2), 0, kTokens));
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Decode(engine(), Token(quick, 1)).status.ok());
+  EXPECT_EQ(Length(slow), 0);  // not committed yet
+  prefill.call().cancelled = true;
+  prefill.Wait();
+}
+
+TEST_F(EngineTest, DeletionFailsWhatWaitsBehindIt) {
+  const auto model = SmallModel(1);
+  const std::string session = Create(model);
+  PendingStep running(engine(), Tokens(session, 0, Noise(2000 * kWidth, 2), 0, 2000));
+  auto deletion = std::async(
+      std::launch::async, [&] { return Control(engine(), SessionCall::Kind::kDelete, session); });
+  while (engine().stats().queued_calls < 2) std::this_thread::yield();
+  PendingStep behind(engine(), Token(session, 1));
+  EXPECT_TRUE(deletion.get().ok());
+  EXPECT_TRUE(running.Wait().status.ok());
+  EXPECT_EQ(Reason(behind.Wait().status), "SESSION_NOT_FOUND");
+  SessionCall again;
+  EXPECT_TRUE(Control(engine(), SessionCall::Kind::kDelete, session, 0, &again).ok());
+  EXPECT_FALSE(again.existed);
+  ExpectNothingHeld();
+}
+
+TEST_F(EngineTest, ChainFailsFollowersUntilExpectedPosition) {
+  const std::string session = Create(SmallModel(1));
+  StepChain chain;
+  chain.restarts_at_expected_position = true;
+  Step bad = Token(session, 1);
+  bad.expected_position = 3;
+  bad.chain = &chain;
+  Step follower = Token(session, 1);
+  follower.chain = &chain;
+  EXPECT_EQ(Reason(Decode(engine(), bad).status), "POSITION_BEYOND_LENGTH");
+  EXPECT_EQ(Reason(Decode(engine(), follower).status), "PREDECESSOR_FAILED");
+  follower.expected_position = 0;
+  EXPECT_TRUE(Decode(engine(), follower).status.ok());
+  follower.expected_position = -1;
+  EXPECT_TRUE(Decode(engine(), follower).status.ok());
+}
+
+TEST_F(EngineTest, BatchChainNeverRestarts) {
+  const std::string session = Create(SmallModel(1));
+  StepChain chain;
+  Step bad = Token(session, 1);
+  bad.error = BadShape("x", "is wrong");
+  bad.chain = &chain;
+  Step follower = Token(session, 1);
+  follower.chain = &chain;
+  follower.expected_position = 0;
+  EXPECT_EQ(Reason(Decode(engine(), bad).status), "BAD_SHAPE");
+  EXPECT_EQ(Reason(Decode(engine(), follower).status), "PREDECESSOR_FAILED");
+  EXPECT_EQ(Length(session), 0);
+}
+
+TEST_F(EngineTest, IdleSessionsExpireAndAreRemembered) {
+  std::atomic<int64_t> seconds{0};
+  options_.clock = [&seconds] { return Clock::time_point(std::chrono::seconds(seconds.load())); };
+  options_.default_session_ttl = std::chrono::seconds(10);
+  const std::string session = Create(SmallModel(1), "mine");
+  seconds = 9;
+  EXPECT_TRUE(Decode(engine(), Token(session, 1)).status.ok());
+  seconds = 18;
+  EXPECT_EQ(engine().GetSession(session)->expires_in, std::chrono::seconds(1));
+  seconds = 19;  // GetSession did not refresh
+  EXPECT_EQ(Reason(engine().GetSession(session).status()), "SESSION_EXPIRED");
+  EXPECT_EQ(Reason(Decode(engine(), Token(session, 1)).status), "SESSION_EXPIRED");
+  ExpectNothingHeld();
+  const SessionPage page = engine().ListSessions(10, "", true);
+  EXPECT_THAT(page.sessions, IsEmpty());
+  ASSERT_THAT(page.ended, SizeIs(1));
+  EXPECT_EQ(page.ended[0].reason, EndReason::kExpired);
+  EXPECT_EQ(Create(SmallModel(1), "mine"), "mine");  // the id is free again
+  EXPECT_EQ(engine().GetSession("mine")->generation, 2);
+  seconds = 19 + 3601;
+  EXPECT_EQ(Reason(engine().GetSession("other").status()), "SESSION_NOT_FOUND");
+}
+
+TEST_F(EngineTest, SessionIdsAreCheckedAndUnique) {
+  const auto model = SmallModel(1);
+  EXPECT_EQ(Create(model, "a-b_c.d~1"), "a-b_c.d~1");
+  CreateSessionOptions options;
+  options.model = model;
+  options.id = "a-b_c.d~1";
+  EXPECT_EQ(Reason(engine().CreateSession(options).status()), "SESSION_EXISTS");
+  options.id = "no spaces";
+  EXPECT_EQ(Reason(engine().CreateSession(options).status()), "BAD_OPTION");
+  EXPECT_THAT(Create(model), SizeIs(32));
+}
+
+TEST_F(EngineTest, SessionLimitHolds) {
+  options_.limits.max_sessions = 2;
+  const auto model = SmallModel(1);
+  Create(model);
+  Create(model);
+  CreateSessionOptions options;
+  options.model = model;
+  EXPECT_EQ(Reason(engine().CreateSession(options).status()), "SESSION_LIMIT");
+}
+
+TEST_F(EngineTest, ListPagesInOrderOfIds) {
+  const auto model = SmallModel(1);
+  for (const char* id : {"c", "a", "b"}) Create(model, id);
+  const SessionPage first = engine().ListSessions(2, "", false);
+  ASSERT_THAT(first.sessions, SizeIs(2));
+  EXPECT_EQ(first.sessions[0].id, "a");
+  EXPECT_EQ(first.next_page_token, "b");
+  const SessionPage second = engine().ListSessions(2, first.next_page_token, false);
+  ASSERT_THAT(second.sessions, SizeIs(1));
+  EXPECT_EQ(second.sessions[0].id, "c");
+  EXPECT_EQ(second.next_page_token, "");
+}
+
+TEST_F(EngineTest, FullQueueRefuses) {
+  options_.limits.max_queued_calls = 1;
+  const auto model = SmallModel(1);
+  const std::string session = Create(model);
+  PendingStep running(engine(), Tokens(session, 0, Noise(20000 * kWidth, 2), 0, 20000));
+  const absl::Status refused = Decode(engine(), Token(session, 1)).status;
+  EXPECT_EQ(Reason(refused), "QUEUE_FULL");
+  EXPECT_GT(GetErrorDetail(refused)->retry_after_ms, 0);
+  running.call().cancelled = true;
+  running.Wait();
+}
+
+TEST_F(EngineTest, DrainingRefusesNewCallsAndFinishesOldOnes) {
+  const auto model = SmallModel(1);
+  const std::string session = Create(model);
+  PendingStep running(engine(), Tokens(session, 0, Noise(1000 * kWidth, 2), 0, 1000));
+  engine().Drain();
+  EXPECT_EQ(Reason(Decode(engine(), Token(session, 1)).status), "DRAINING");
+  EXPECT_EQ(Reason(Forward(engine(), model, 0, 1, 1, Noise(kWidth, 1)).status), "DRAINING");
+  EXPECT_TRUE(running.Wait().status.ok());
+  EXPECT_TRUE(engine().WaitUntilIdle(Clock::now() + std::chrono::seconds(10)));
+}
+
+TEST_F(EngineTest, StagesAboveTheCapAreRefused) {
+  options_.limits.max_stage_bytes = 4 * 4 * 10 * 10;
+  const auto model = SmallModel(1);
+  EXPECT_TRUE(
+      Forward(engine(), model, 0, 1, 10, Noise(10 * kWidth, 1), {Stage::kWeights}).status.ok());
+  EXPECT_EQ(
+      Reason(Forward(engine(), model, 0, 1, 11, Noise(11 * kWidth, 1), {Stage::kWeights}).status),
+      "RESPONSE_TOO_LARGE");
+}
+
+// Many threads, sessions, chunk sizes: every session's output is that of a lone one.
+TEST_F(EngineTest, ConcurrentSessionsNeverInfluenceEachOther) {
+  options_.worker_count = 2;
+  const auto model = SmallModel(2);
+  constexpr int64_t kTokens = 90;
+  constexpr int kThreads = 6;
+  std::vector<Floats> inputs, expected;
+  for (int i = 0; i < kThreads; ++i) {
+    inputs.push_back(Noise(kTokens * kWidth, 100 + static_cast<uint64_t>(i)));
+    expected.push_back(Forward(engine(), model, -1, 1, kTokens, inputs.back()).output);
+    ASSERT_THAT(expected.back(), Not(IsEmpty()));
+  }
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937 random(static_cast<unsigned>(i));
+      for (int round = 0; round < 4; ++round) {
+        const std::string session = Create(model);
+        Floats pieces;
+        for (int64_t t = 0; t < kTokens;) {
+          const int64_t end = std::min<int64_t>(kTokens, t + 1 + random() % 30);
+          const Answer piece =
+              Decode(engine(), Tokens(session, -1, inputs[static_cast<size_t>(i)], t, end));
+          pieces.insert(pieces.end(), piece.output.begin(), piece.output.end());
+          t = end;
+        }
+        if (!SameBits(pieces, expected[static_cast<size_t>(i)])) ++wrong;
+        if (!Control(engine(), SessionCall::Kind::kDelete, session).ok()) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  ExpectNothingHeld();
+}
+
+}  // namespace
+}  // namespace attnserve
