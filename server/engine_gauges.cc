@@ -31,7 +31,8 @@ void AddEngineGauges(const EngineStats& stats, std::vector<prometheus::MetricFam
     families->push_back(Family(name, help));
     families->back().metric.push_back(Value(value));
   };
-  add("attnserve_sessions", "Living sessions", stats.session_count);
+  add("attnserve_sessions", "Sessions by state", stats.session_count);
+  families->back().metric.back().label = {{"state", "live"}};
   add("attnserve_queued_calls", "Calls that wait for their turn", stats.queued_calls);
   add("attnserve_queued_bytes", "Bytes of their requests", stats.queued_bytes);
   add("attnserve_kv_budget_bytes", "Memory that caches may use", stats.kv_budget_bytes);

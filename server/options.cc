@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -118,9 +119,9 @@ void AddNetworkFlags(CLI::App* app, ServerOptions* options) {
 
 void AddResourceFlags(CLI::App* app, ServerOptions* options) {
   app->add_option("--threads", options->threads,
-                  "Threads that compute; 0: as many as the process may use")
+                  "Threads that compute; as many as the process may use, if not set")
       ->envname("ATTNSERVE_THREADS")
-      ->check(CLI::Range(0, 1024))
+      ->check(CLI::Range(1, 1024))
       ->type_name("COUNT")
       ->capture_default_str();
   app->add_option(

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/engine/worker_pool.h"
 #include "lib/gemm/packed_matrix.h"
 #include "server/log.h"
 
@@ -25,7 +26,7 @@ struct ServerOptions {
   std::vector<std::string> listen = {"127.0.0.1:50051"};
   std::string http = "127.0.0.1:9464";  // host:port; empty: none
   std::vector<ModelSource> models;      // empty: the bundled demo model, under the name "demo"
-  int threads = 0;                      // 0: what the process may use
+  int threads = DefaultThreadCount();   // that compute
   int64_t kv_budget_bytes = 0;          // 0: from the memory limit
   int64_t max_message_bytes = int64_t{64} << 20;
   std::chrono::milliseconds session_ttl{std::chrono::minutes(10)};

@@ -11,7 +11,6 @@
 #include "grpcpp/server_builder.h"
 #include "lib/base/status_macros.h"
 #include "lib/cache/memory_limit.h"
-#include "lib/engine/worker_pool.h"
 #include "lib/gemm/packed_matrix.h"
 #include "lib/session/tombstones.h"
 #include "lib/simd/kv_layout.h"
@@ -164,7 +163,7 @@ void Server::StartEngine() {
     engine_options.kv_budget_bytes = DefaultKvBudget(limit.bytes, weight_bytes);
     budget_source = absl::StrCat(limit.source, " of ", limit.bytes, " bytes");
   }
-  engine_options.worker_count = options_.threads > 0 ? options_.threads : DefaultThreadCount();
+  engine_options.worker_count = options_.threads;
   engine_options.default_session_ttl = options_.session_ttl;
   engine_options.limits = LimitsForMessages(options_.max_message_bytes);
   engine_options.observer = &metrics_;

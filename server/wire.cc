@@ -44,13 +44,14 @@ absl::Status CheckSize(std::string_view field, const v1::Tensor& tensor, DType d
     return SizeMismatch(field, absl::StrCat("has ", tensor.values().size(), " values; shape ",
                                             shape, " has ", count, " elements"));
   }
-  // count <= 2^62, so compare elements: bytes could overflow.
-  const size_t size = ElementSize(dtype);
-  const size_t sent = tensor.data().size();
-  if (sent % size == 0 && static_cast<int64_t>(sent / size) == count) return absl::OkStatus();
+  const int64_t size = static_cast<int64_t>(ElementSize(dtype));
+  if (count > INT64_MAX / size) {
+    return TooLarge(field, absl::StrCat("shape ", shape, " needs more than 2^63 bytes"));
+  }
+  const int64_t sent = static_cast<int64_t>(tensor.data().size());
+  if (sent == count * size) return absl::OkStatus();
   return SizeMismatch(field, absl::StrCat("has ", sent, " bytes of data; shape ", shape, " of ",
-                                          std::string(DTypeName(dtype)), " needs ",
-                                          static_cast<absl::uint128>(count) * size));
+                                          std::string(DTypeName(dtype)), " needs ", count * size));
 }
 
 // `value` as I64; false if it is no whole number or out of range.

@@ -106,8 +106,9 @@ class AttentionLayer {
   absl::Status Attend(absl::Span<const PassRows> rows, ParallelRunner& runner,
                       LayerWorkspace& workspace) const;
 
+  struct Impl;  // attention_layer_impl.h, for this folder alone
+
  private:
-  struct Impl;
   explicit AttentionLayer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
@@ -119,9 +120,10 @@ class LayerWorkspace {
   LayerWorkspace();
   ~LayerWorkspace();
 
+  struct Impl;  // attention_layer_impl.h, for this folder alone
+
  private:
   friend class AttentionLayer;
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -6,21 +6,42 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace attnserve {
 namespace {
 
-// One control-group mount of this process.
+// One mount of a control group hierarchy.
 struct Mount {
-  std::string folder;  // where the hierarchy is mounted
+  std::string folder;  // where
   std::string group;   // which group its top shows, "/" outside of containers
   bool version2 = false;
-  std::string controllers;  // version 1: comma-separated
 };
+
+bool Names(absl::string_view list, absl::string_view controller) {
+  const std::vector<absl::string_view> names = absl::StrSplit(list, ',');
+  return std::find(names.begin(), names.end(), controller) != names.end();
+}
+
+// The kernel writes a space, a tab, a newline and a backslash of a path as \ooo.
+std::string Unescape(absl::string_view text) {
+  const auto is_octal = [](char c) { return c >= '0' && c <= '7'; };
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const absl::string_view code = text.substr(i, 4);
+    if (code.size() == 4 && code[0] == '\\' && std::all_of(&code[1], &code[1] + 3, is_octal)) {
+      result += static_cast<char>((code[1] - '0') * 64 + (code[2] - '0') * 8 + (code[3] - '0'));
+      i += 3;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
 
 // Lines of /proc/self/mountinfo: id parent device group folder options [tags] - type source
 // options.
-std::vector<Mount> Mounts(const std::string& root) {
+std::vector<Mount> Mounts(absl::string_view controller, const std::string& root) {
   std::vector<Mount> mounts;
   std::ifstream file(root + "/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
@@ -29,44 +50,40 @@ std::vector<Mount> Mounts(const std::string& root) {
     const std::vector<std::string> left = absl::StrSplit(halves[0], ' ');
     const std::vector<std::string> right = absl::StrSplit(halves[1], ' ');
     if (left.size() < 5 || right.size() < 3) continue;
-    if (right[0] != "cgroup" && right[0] != "cgroup2") continue;
-    mounts.push_back({root + left[4], left[3], right[0] == "cgroup2", right[2]});
+    const bool version2 = right[0] == "cgroup2";
+    if (!version2 && !(right[0] == "cgroup" && Names(right[2], controller))) continue;
+    mounts.push_back({root + Unescape(left[4]), Unescape(left[3]), version2});
   }
   return mounts;
 }
 
-bool Names(const std::string& list, std::string_view controller) {
-  const std::vector<std::string> names = absl::StrSplit(list, ',');
-  return std::find(names.begin(), names.end(), std::string(controller)) != names.end();
-}
-
-// `group` as seen below `mount`, and its ancestors up to the mount's own folder.
-void AddFolders(const Mount& mount, std::string group, std::vector<std::string>* folders) {
-  if (mount.group != "/" && absl::StartsWith(group, mount.group)) {
-    group = group.substr(mount.group.size());
-  }
-  while (!group.empty() && group != "/") {
-    folders->push_back(mount.folder + group);
-    group.resize(group.find_last_of('/'));
-  }
-  folders->push_back(mount.folder);
+// `group` of this process as seen below `mount`: "" or "/a/b". A mount that does not show it (in a
+// container without a control group namespace) shows the container's own group at its top.
+std::string GroupBelow(const Mount& mount, absl::string_view group) {
+  const bool shown = mount.group == "/" || absl::ConsumePrefix(&group, mount.group);
+  if (!shown || group.size() < 2 || group[0] != '/' || absl::StartsWith(group, "/..")) return "";
+  return std::string(group);
 }
 
 }  // namespace
 
 std::vector<std::string> ControlGroupFolders(std::string_view controller, const std::string& root) {
+  const absl::string_view name(controller.data(), controller.size());
+  const std::vector<Mount> mounts = Mounts(name, root);
   std::vector<std::string> folders;
-  const std::vector<Mount> mounts = Mounts(root);
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {  // number:controllers:group
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
-    const bool version2 = parts[1].empty();
-    if (!version2 && !Names(parts[1], controller)) continue;
+    const bool version2 = parts[0] == "0" && parts[1].empty();
+    if (!version2 && !Names(parts[1], name)) continue;
     for (const Mount& mount : mounts) {
       if (mount.version2 != version2) continue;
-      if (!version2 && !Names(mount.controllers, controller)) continue;
-      AddFolders(mount, parts[2], &folders);
+      std::string below = GroupBelow(mount, parts[2]);
+      for (; !below.empty(); below.resize(below.find_last_of('/'))) {
+        folders.push_back(mount.folder + below);
+      }
+      folders.push_back(mount.folder);
     }
   }
   return folders;

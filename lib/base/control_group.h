@@ -8,9 +8,11 @@
 
 namespace attnserve {
 
-// Folders of the process's control group and of all its ancestors, innermost first, for a version 1
-// controller ("memory", "cpu") and for the version 2 hierarchy. `root` stands before /proc and the
-// mount points, for tests.
+// Folders of the process's control group and of all its ancestors up to the mount, innermost first,
+// for a version 1 controller ("memory", "cpu") and for the version 2 hierarchy. A hierarchy whose
+// mount does not show the process's group counts by its mount alone. Empty where /proc tells
+// nothing. `root` stands before /proc and the mount points, for tests. Sources: cgroups(7), proc(5)
+// on /proc/pid/mountinfo.
 std::vector<std::string> ControlGroupFolders(std::string_view controller,
                                              const std::string& root = "");
 

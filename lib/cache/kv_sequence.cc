@@ -3,52 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "lib/base/errors.h"
+#include "lib/base/status_macros.h"
+#include "lib/simd/vector_ops.h"
 
 namespace attnserve {
 namespace {
 
 constexpr int64_t kPanelElements = kTokensPerBlock * kStripWidth;
-
-// Elements converted at a time, on the stack; a multiple of kStripWidth.
-constexpr int64_t kPieceElements = 256;
-
-bool IsFinite(float value) { return std::isfinite(value); }
-
-// `type` is F16 or BF16.
-bool IsFinite(DType type, uint16_t bits) {
-  const uint32_t exponent = type == DType::kF16 ? 0x7c00u : 0x7f80u;
-  return (bits & exponent) != exponent;
-}
-
-// Elements [begin, begin + count) of one vector in the cache's type.
-class Piece {
- public:
-  void Load(const HeadsView& source, int64_t token, int64_t head, int64_t begin, int64_t count,
-            DType type) {
-    const int64_t offset = token * source.token_stride + head * source.head_stride + begin;
-    const uint8_t* from = static_cast<const uint8_t*>(source.data) +
-                          offset * static_cast<int64_t>(ElementSize(source.dtype));
-    LoadAsF32(source.dtype, from, count, wide_);
-    if (type != DType::kF32) StoreFromF32(wide_, count, type, narrow_);
-  }
-
-  bool Finite(DType type, int64_t count) const {
-    if (type == DType::kF32) {
-      return std::all_of(wide_, wide_ + count, [](float value) { return IsFinite(value); });
-    }
-    return std::all_of(narrow_, narrow_ + count,
-                       [type](uint16_t bits) { return IsFinite(type, bits); });
-  }
-
-  const float* Data(const float*) const { return wide_; }
-  const uint16_t* Data(const uint16_t*) const { return narrow_; }
-
- private:
-  float wide_[kPieceElements];
-  uint16_t narrow_[kPieceElements];
-};
 
 // Index of element `i` of token `slot` of a block among its keys, of `head_size` elements.
 constexpr int64_t KeyIndex(int64_t slot, int64_t head_size, int64_t i) {
@@ -60,38 +24,97 @@ constexpr int64_t ValueIndex(int64_t slot, int64_t i) {
   return i / kStripWidth * kPanelElements + slot * kStripWidth + i % kStripWidth;
 }
 
+// Up to a strip of tokens of one head, on their way into a block.
+struct Tokens {
+  const HeadsView& view;
+  int64_t first;  // in `view`
+  int64_t count;  // at most kStripWidth
+  int64_t head;
+  int64_t slot;  // of the first, in the block; all lie in one strip
+};
+
+// Part of the vectors of some tokens in the cache's type T: float, or uint16_t for F16 and BF16.
 template <typename T>
-void WriteKey(const HeadsView& keys, int64_t token, int64_t head, int64_t slot, DType type,
-              T* target) {
-  Piece piece;
-  for (int64_t begin = 0; begin < keys.size; begin += kPieceElements) {
-    const int64_t count = std::min(kPieceElements, keys.size - begin);
-    piece.Load(keys, token, head, begin, count, type);
-    const T* const source = piece.Data(target);
-    T* const strip = target + KeyIndex(slot, keys.size, begin);
-    for (int64_t i = 0; i < count; ++i) strip[i * kStripWidth] = source[i];
+class Piece {
+ public:
+  static constexpr int64_t kElements = 128;  // a multiple of kStripWidth; 8 KiB stay in L1
+
+  void Load(const Tokens& tokens, int64_t begin, int64_t count, DType type) {
+    const HeadsView& view = tokens.view;
+    const int64_t element = static_cast<int64_t>(ElementSize(view.dtype));
+    for (int64_t t = 0; t < tokens.count; ++t) {
+      const int64_t offset =
+          (tokens.first + t) * view.token_stride + tokens.head * view.head_stride + begin;
+      Convert(view.dtype, static_cast<const uint8_t*>(view.data) + offset * element, count, type,
+              rows_[t]);
+    }
+  }
+
+  const T* row(int64_t token) const { return rows_[token]; }
+
+ private:
+  static void Convert(DType from, const uint8_t* source, int64_t count, DType to, T* target) {
+    if (from == to) {
+      std::memcpy(target, source, static_cast<size_t>(count) * sizeof(T));
+    } else if constexpr (std::is_same_v<T, float>) {
+      simd::Widen(from, source, count, target);
+    } else {
+      float wide[kElements];
+      LoadAsF32(from, source, count, wide);
+      simd::Narrow(wide, count, to, target);
+    }
+  }
+
+  T rows_[kStripWidth][kElements];
+};
+
+// Whether an element's exponent says infinity or NaN.
+bool IsNonFinite(DType, float value) { return !std::isfinite(value); }
+bool IsNonFinite(DType type, uint16_t bits) {
+  const uint32_t exponent = type == DType::kF16 ? 0x7c00u : 0x7f80u;
+  return (bits & exponent) == exponent;
+}
+
+template <typename T>
+void WriteKeys(const Tokens& tokens, DType type, T* keys) {
+  Piece<T> piece;
+  for (int64_t begin = 0; begin < tokens.view.size; begin += piece.kElements) {
+    const int64_t count = std::min(piece.kElements, tokens.view.size - begin);
+    piece.Load(tokens, begin, count, type);
+    T* const strip = keys + KeyIndex(tokens.slot, tokens.view.size, begin);
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t t = 0; t < tokens.count; ++t) strip[i * kStripWidth + t] = piece.row(t)[i];
+    }
   }
 }
 
-// Returns whether what was written is finite.
+// Returns whether all that was written is finite.
 template <typename T>
-bool WriteValue(const HeadsView& values, int64_t token, int64_t head, int64_t slot, DType type,
-                T* target) {
-  bool finite = true;
-  Piece piece;
-  for (int64_t begin = 0; begin < values.size; begin += kPieceElements) {
-    const int64_t count = std::min(kPieceElements, values.size - begin);
-    piece.Load(values, token, head, begin, count, type);
-    finite = finite && piece.Finite(type, count);
-    const T* const source = piece.Data(target);
+bool WriteValues(const Tokens& tokens, DType type, T* values) {
+  bool nonfinite = false;
+  Piece<T> piece;
+  for (int64_t begin = 0; begin < tokens.view.size; begin += piece.kElements) {
+    const int64_t count = std::min(piece.kElements, tokens.view.size - begin);
+    piece.Load(tokens, begin, count, type);
     for (int64_t i = 0; i < count; i += kStripWidth) {
-      T* const row = target + ValueIndex(slot, begin + i);
       const int64_t width = std::min(kStripWidth, count - i);
-      std::copy_n(source + i, width, row);
-      std::fill(row + width, row + kStripWidth, T{0});
+      for (int64_t t = 0; t < tokens.count; ++t) {
+        const T* const source = piece.row(t) + i;
+        T* const target = values + ValueIndex(tokens.slot + t, begin + i);
+        for (int64_t c = 0; c < width; ++c) nonfinite |= IsNonFinite(type, source[c]);
+        std::copy_n(source, width, target);
+        std::fill(target + width, target + kStripWidth, T{0});
+      }
     }
   }
-  return finite;
+  return !nonfinite;
+}
+
+template <typename T>
+bool WriteStrip(const Tokens& keys, const Tokens& values, const KvLayout& layout,
+                uint8_t* head_block) {
+  WriteKeys(keys, layout.dtype, reinterpret_cast<T*>(head_block));
+  return WriteValues(values, layout.dtype, reinterpret_cast<T*>(head_block + layout.key_bytes()));
 }
 
 }  // namespace
@@ -113,7 +136,7 @@ absl::Status KvSequence::Reserve(int64_t tokens) {
   const size_t after = static_cast<size_t>(BlocksForTokens(tokens));
   if (after <= before) return absl::OkStatus();
   const int64_t bytes = BytesToReserve(tokens);
-  if (absl::Status status = pool_->Charge(bytes); !status.ok()) return status;
+  ATTNSERVE_RETURN_IF_ERROR(pool_->Charge(bytes));
   if (after > blocks_.capacity()) blocks_.reserve(std::max(after, 2 * blocks_.capacity()));
   while (blocks_.size() < after) {
     void* const block = pool_->Allocate(layout_.block_bytes());
@@ -149,23 +172,18 @@ void KvSequence::Extend(int64_t count, const int64_t* positions) {
 
 void KvSequence::WriteTokens(int64_t first, const HeadsView& keys, const HeadsView& values,
                              int64_t head_begin, int64_t head_end) {
+  const auto write_strip =
+      layout_.dtype == DType::kF32 ? &WriteStrip<float> : &WriteStrip<uint16_t>;
   for (int64_t head = head_begin; head < head_end; ++head) {
-    for (int64_t token = 0; token < keys.tokens; ++token) {
+    for (int64_t token = 0; token < keys.tokens;) {
       const int64_t block = (first + token) / kTokensPerBlock;
       const int64_t slot = (first + token) % kTokensPerBlock;
-      uint8_t* const key_data = HeadBlock(block, head);
-      uint8_t* const value_data = key_data + layout_.key_bytes();
-      bool finite;
-      if (layout_.dtype == DType::kF32) {
-        WriteKey(keys, token, head, slot, layout_.dtype, reinterpret_cast<float*>(key_data));
-        finite = WriteValue(values, token, head, slot, layout_.dtype,
-                            reinterpret_cast<float*>(value_data));
-      } else {
-        WriteKey(keys, token, head, slot, layout_.dtype, reinterpret_cast<uint16_t*>(key_data));
-        finite = WriteValue(values, token, head, slot, layout_.dtype,
-                            reinterpret_cast<uint16_t*>(value_data));
+      const int64_t count = std::min(kStripWidth - slot % kStripWidth, keys.tokens - token);
+      if (!write_strip({keys, token, count, head, slot}, {values, token, count, head, slot},
+                       layout_, HeadBlock(block, head))) {
+        nonfinite_[static_cast<size_t>(block * layout_.kv_heads + head)] = 1;
       }
-      if (!finite) nonfinite_[static_cast<size_t>(block * layout_.kv_heads + head)] = 1;
+      token += count;
     }
   }
 }

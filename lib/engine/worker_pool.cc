@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,11 @@ int64_t QuotaThreads(const std::string& quota, const std::string& period, int64_
 
 WorkerPool::WorkerPool(int worker_count) {
   for (int worker = 1; worker < worker_count; ++worker) {
-    threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+    try {
+      threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+    } catch (const std::system_error&) {
+      break;
+    }
   }
 }
 
@@ -37,45 +42,45 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WorkerPool::Work(Job& job, int worker) {
-  for (int64_t task;
-       (task = job.next_task.fetch_add(1, std::memory_order_relaxed)) < job.task_count;) {
-    job.body(task, worker);
-  }
-}
-
 void WorkerPool::Run(int64_t task_count, absl::FunctionRef<void(int64_t task, int worker)> body) {
   if (threads_.empty() || task_count <= 1) {
     for (int64_t task = 0; task < task_count; ++task) body(task, 0);
     return;
   }
   Job job{body, task_count};
+  const int64_t helpers = std::min(static_cast<int64_t>(threads_.size()), task_count - 1);
   {
     MutexLock lock(mutex_);
     job_ = &job;
     ++job_number_;
-    busy_ = static_cast<int>(threads_.size());
-    work_.NotifyAll();
   }
+  for (int64_t i = 0; i < helpers; ++i) work_.NotifyOne();
   Work(job, 0);
   MutexLock lock(mutex_);
-  while (busy_ > 0) done_.Wait(mutex_);
   job_ = nullptr;
+  while (busy_ > 0) done_.Wait(mutex_);
+}
+
+void WorkerPool::Work(Job& job, int worker) {
+  while (true) {
+    const int64_t task = job.next_task.fetch_add(1, std::memory_order_relaxed);
+    if (task >= job.task_count) return;
+    job.body(task, worker);
+  }
 }
 
 void WorkerPool::WorkerLoop(int worker) {
   uint64_t last_job = 0;
+  MutexLock lock(mutex_);
   while (true) {
-    Job* job;
-    {
-      MutexLock lock(mutex_);
-      while (!stopping_ && job_number_ == last_job) work_.Wait(mutex_);
-      if (stopping_) return;
-      last_job = job_number_;
-      job = job_;
-    }
+    while (!stopping_ && (job_ == nullptr || job_number_ == last_job)) work_.Wait(mutex_);
+    if (stopping_) return;
+    last_job = job_number_;
+    Job* const job = job_;
+    ++busy_;
+    mutex_.Unlock();
     Work(*job, worker);
-    MutexLock lock(mutex_);
+    mutex_.Lock();
     if (--busy_ == 0) done_.NotifyOne();
   }
 }

@@ -14,11 +14,13 @@
 
 namespace attnserve {
 
-// Threads that sleep until there is work. The thread that calls Run works too, as worker 0, so a
-// pool of N has N - 1 threads of its own. Run is called by one thread at a time.
+// Threads that sleep until there is work: nothing spins, waiting costs no CPU. The thread that
+// calls Run works too, as worker 0, so a pool of N has N - 1 threads of its own. Run is called by
+// one thread at a time; one task or one worker run on the calling thread and wake nobody. Run does
+// not wait for threads that have not woken up by the time the last task is taken.
 class WorkerPool final : public ParallelRunner {
  public:
-  // `worker_count` >= 1.
+  // `worker_count` >= 1. Has fewer threads if the system gives no more.
   explicit WorkerPool(int worker_count);
   ~WorkerPool() override;  // waits for the threads
 
@@ -36,11 +38,11 @@ class WorkerPool final : public ParallelRunner {
   static void Work(Job& job, int worker);
 
   Mutex mutex_;
-  CondVar work_;  // a job has come, or the end
-  CondVar done_;  // the last thread has left the job
-  Job* job_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  CondVar work_;                                // a job is open, or the end has come
+  CondVar done_;                                // the last thread has left the job
+  Job* job_ ABSL_GUARDED_BY(mutex_) = nullptr;  // open to be joined; null: none
   uint64_t job_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  int busy_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that have not left the job
+  int busy_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that have joined and not left
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -79,8 +79,8 @@ struct NamedTensor {
 
 // Writes a safetensors file, replacing one that is there. The tensors lie in the order of their
 // element sizes, largest first, so that each is aligned to its elements. InvalidArgument for a name
-// that occurs twice, is "__metadata__" or no UTF-8, and if the file cannot be written; what was
-// written until then is removed.
+// that occurs twice, is "__metadata__" or no UTF-8, and if the file cannot be written; a regular
+// file is removed then.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedTensor> tensors,
                               const std::map<std::string, std::string>& metadata);
 

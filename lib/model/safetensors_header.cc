@@ -137,15 +137,17 @@ absl::Status CheckCoverage(const SafetensorsHeader& header, uint64_t data_bytes)
   std::sort(items.begin(), items.end(), [](const Item* a, const Item* b) {
     return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
   });
+  for (const Item* item : items) {
+    if (item->second.end > data_bytes) {
+      return TensorError(
+          item->first,
+          absl::StrCat("ends at byte ", item->second.end, " of the data, which has ", data_bytes,
+                       " bytes: the file is cut short, or the header ", "is wrong"));
+    }
+  }
   uint64_t covered = 0;
   for (const Item* item : items) {
     const auto& [name, entry] = *item;
-    if (entry.end > data_bytes) {
-      return TensorError(
-          name, absl::StrCat("ends at byte ", entry.end, " of the data, which has ", data_bytes,
-                             " bytes: the file is cut short, or the "
-                             "header is wrong"));
-    }
     if (entry.begin != covered) {
       return TensorError(
           name, absl::StrCat("begins at byte ", entry.begin, " of the data, the tensor before it ",

@@ -1,7 +1,8 @@
 #include <algorithm>
-#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -72,7 +73,8 @@ absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedTen
   }
   file.close();
   if (file.fail()) {
-    std::remove(path.c_str());
+    std::error_code error;  // a device or a pipe is not ours to remove
+    if (std::filesystem::is_regular_file(path, error)) std::filesystem::remove(path, error);
     return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written"));
   }
   return absl::OkStatus();

@@ -115,7 +115,13 @@ TEST(Safetensors, WriterRefusesWhatItCannotWrite) {
   EXPECT_FALSE(WriteSafetensors(path, {{"a", view}}, {{"k", "\xc3"}}).ok());
   EXPECT_FALSE(std::filesystem::exists(path));
   EXPECT_FALSE(WriteSafetensors(folder.File("no/x.safetensors"), {{"a", view}}, {}).ok());
-  EXPECT_FALSE(WriteSafetensors("/dev/full", {{"a", view}}, {}).ok());
+}
+
+TEST(Safetensors, FailedWriteLeavesDevicesAlone) {
+  if (!std::filesystem::is_character_file("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  const float value = 1.0f;
+  EXPECT_FALSE(WriteSafetensors("/dev/full", {{"a", {DType::kF32, {1}, &value}}}, {}).ok());
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
 }
 
 TEST(Safetensors, EveryTruncationOfAFileIsRefused) {

@@ -62,6 +62,29 @@ ExactScore Score(const Problem& problem, size_t row_index, int64_t key) {
   return result;
 }
 
+// How often a weight may be rescaled: when the maximum moves from block to block of its stretch, in
+// each merge of stretches, and by the sink.
+double Rescales(const std::vector<ExactScore>& scores) {
+  int64_t most = 0;
+  int64_t moves = 0;
+  double maximum = 0.0;
+  for (size_t block = 0; block * 64 < scores.size(); ++block) {
+    if (block % kBlocksPerStretch == 0) {
+      maximum = -std::numeric_limits<double>::infinity();
+      moves = 0;
+    }
+    double block_max = maximum;
+    for (size_t key = block * 64; key < std::min(scores.size(), block * 64 + 64); ++key) {
+      if (scores[key].visible) block_max = std::max(block_max, scores[key].score);
+    }
+    if (block_max > maximum) ++moves;
+    maximum = block_max;
+    most = std::max(most, moves);
+  }
+  const int64_t merges = static_cast<int64_t>(scores.size()) / kStretchTokens;
+  return static_cast<double>(most + merges + 1);
+}
+
 }  // namespace
 
 ExactRow ComputeExactly(const Problem& problem, size_t row_index) {
@@ -84,10 +107,9 @@ ExactRow ComputeExactly(const Problem& problem, size_t row_index) {
     return exact;
   }
 
-  // A weight is rescaled at most once a block, a stretch and by the sink, by a factor that is e^x
-  // of a rounded difference; differences telescope, so their roundings are those of one of size
-  // |score - maximum| each.
-  const double rescales = static_cast<double>(problem.cache.block_count()) + 4.0;
+  // Each rescaling multiplies by e^x of a rounded difference; the differences telescope, so their
+  // roundings are those of one of size |score - maximum|.
+  const double rescales = Rescales(scores);
   const double steps = RoundingsPerStep() * attended + rescales;
   double sum = std::exp(static_cast<double>(options.sink_logit) - maximum);
   double sum_error = sum * kExpError;

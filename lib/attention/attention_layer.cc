@@ -1,0 +1,175 @@
+#include "lib/attention/attention_layer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/attention/attention_layer_impl.h"
+#include "lib/base/errors.h"
+#include "lib/base/status_macros.h"
+#include "lib/simd/vector_ops.h"
+
+namespace attnserve {
+namespace {
+
+absl::Status CheckWeight(std::string_view name, const WeightView& weight, int64_t in, int64_t out) {
+  if (weight.data != nullptr && weight.in == in && weight.out == out) return absl::OkStatus();
+  return BadShape(name, absl::StrCat("came as [out, in] = [", weight.out, ", ", weight.in,
+                                     "]; expected [", out, ", ", in, "]"));
+}
+
+absl::Status CheckBias(std::string_view name, const std::vector<float>& bias, bool wanted,
+                       int64_t size) {
+  const size_t expected = wanted ? static_cast<size_t>(size) : 0;
+  if (bias.size() == expected) return absl::OkStatus();
+  return BadShape(name, absl::StrCat("came with ", bias.size(), " elements; expected ", expected));
+}
+
+// Biases of keys and values side by side; empty if neither has one.
+std::vector<float> JoinBiases(const LayerSpec& spec, const LayerWeights& weights) {
+  if (!spec.key_bias && !spec.value_bias) return {};
+  std::vector<float> joined(static_cast<size_t>(spec.key_width() + spec.value_width()), 0.0f);
+  std::copy(weights.key_bias.begin(), weights.key_bias.end(), joined.begin());
+  std::copy(weights.value_bias.begin(), weights.value_bias.end(),
+            joined.begin() + spec.key_width());
+  return joined;
+}
+
+}  // namespace
+
+AttentionLayer::AttentionLayer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+AttentionLayer::~AttentionLayer() = default;
+
+absl::StatusOr<std::unique_ptr<AttentionLayer>> AttentionLayer::CreateCore(const LayerSpec& spec) {
+  auto impl = std::make_unique<Impl>();
+  impl->spec = spec;
+  impl->scale = ScoreScale(spec.attention, spec.key_head_size);
+  if (const auto* rotary = std::get_if<RotaryPosition>(&spec.attention.position)) {
+    impl->rotary.emplace(*rotary, spec.key_head_size);
+  }
+  return std::unique_ptr<AttentionLayer>(new AttentionLayer(std::move(impl)));
+}
+
+absl::StatusOr<std::unique_ptr<AttentionLayer>> AttentionLayer::Create(const LayerSpec& spec,
+                                                                       const LayerWeights& weights,
+                                                                       GemmBackend backend) {
+  const int64_t kv_in =
+      spec.kind == LayerKind::kCrossAttention ? spec.context_size : spec.input_size;
+  ATTNSERVE_RETURN_IF_ERROR(
+      CheckWeight("query", weights.query, spec.input_size, spec.query_width()));
+  ATTNSERVE_RETURN_IF_ERROR(CheckWeight("key", weights.key, kv_in, spec.key_width()));
+  ATTNSERVE_RETURN_IF_ERROR(CheckWeight("value", weights.value, kv_in, spec.value_width()));
+  if (spec.output_projection) {
+    ATTNSERVE_RETURN_IF_ERROR(
+        CheckWeight("output", weights.output, spec.context_width(), spec.output_size));
+  }
+  ATTNSERVE_RETURN_IF_ERROR(
+      CheckBias("query_bias", weights.query_bias, spec.query_bias, spec.query_width()));
+  ATTNSERVE_RETURN_IF_ERROR(
+      CheckBias("key_bias", weights.key_bias, spec.key_bias, spec.key_width()));
+  ATTNSERVE_RETURN_IF_ERROR(
+      CheckBias("value_bias", weights.value_bias, spec.value_bias, spec.value_width()));
+  ATTNSERVE_RETURN_IF_ERROR(
+      CheckBias("output_bias", weights.output_bias, spec.output_bias, spec.output_size));
+
+  ATTNSERVE_ASSIGN_OR_RETURN(std::unique_ptr<AttentionLayer> layer, CreateCore(spec));
+  Impl& impl = *layer->impl_;
+  ATTNSERVE_ASSIGN_OR_RETURN(impl.query,
+                             PackedMatrix::Create({weights.query}, weights.query_bias, backend));
+  ATTNSERVE_ASSIGN_OR_RETURN(
+      impl.key_value,
+      PackedMatrix::Create({weights.key, weights.value}, JoinBiases(spec, weights), backend));
+  if (spec.output_projection) {
+    ATTNSERVE_ASSIGN_OR_RETURN(
+        impl.output, PackedMatrix::Create({weights.output}, weights.output_bias, backend));
+  }
+  return layer;
+}
+
+const LayerSpec& AttentionLayer::spec() const { return impl_->spec; }
+
+int64_t AttentionLayer::weight_bytes() const {
+  int64_t bytes = 0;
+  for (const auto* matrix : {&impl_->query, &impl_->key_value, &impl_->output}) {
+    if (*matrix != nullptr) bytes += (*matrix)->bytes();
+  }
+  return bytes;
+}
+
+KvLayout AttentionLayer::kv_layout() const {
+  const LayerSpec& spec = impl_->spec;
+  return {spec.kv_head_count, spec.key_head_size, spec.value_head_size, spec.cache_dtype};
+}
+
+int64_t AttentionLayer::key_rows(const LayerPass& pass) const {
+  if (impl_->is_core()) return pass.key.tokens;
+  return impl_->is_cross() ? pass.context.rows : pass.x.rows;
+}
+
+int64_t AttentionLayer::query_rows(const LayerPass& pass) const {
+  return impl_->is_core() ? pass.query.tokens : pass.x.rows;
+}
+
+LayerWorkspace::LayerWorkspace() : impl_(std::make_unique<Impl>()) {}
+LayerWorkspace::~LayerWorkspace() = default;
+
+void MakeChunks(absl::Span<const PassRows> ranges, LayerWorkspace::Impl* workspace) {
+  constexpr int64_t kChunkRows = 16;
+  workspace->chunks.clear();
+  workspace->row_count = 0;
+  for (const PassRows& range : ranges) {
+    for (int64_t begin = range.begin; begin < range.end; begin += kChunkRows) {
+      const int64_t end = std::min(range.end, begin + kChunkRows);
+      workspace->chunks.push_back({range.pass, begin, end, workspace->row_count});
+      workspace->row_count += end - begin;
+    }
+  }
+}
+
+void GatherHeads(const HeadsView& view, int64_t begin, int64_t end, int64_t stride, float* target) {
+  const int64_t element = static_cast<int64_t>(ElementSize(view.dtype));
+  for (int64_t token = begin; token < end; ++token, target += stride) {
+    for (int64_t head = 0; head < view.heads; ++head) {
+      const int64_t at = token * view.token_stride + head * view.head_stride;
+      LoadAsF32(view.dtype, static_cast<const char*>(view.data) + at * element, view.size,
+                target + head * view.size);
+    }
+  }
+}
+
+void PrepareHeads(const AttentionLayer::Impl& layer, const HeadNorm& norm, int64_t position,
+                  int64_t heads, float* vectors) {
+  const int64_t size = layer.spec.key_head_size;
+  if (norm.kind != HeadNorm::Kind::kNone) {
+    for (int64_t head = 0; head < heads; ++head) {
+      float* vector = vectors + head * size;
+      simd::Normalize(vector, size, norm.kind == HeadNorm::Kind::kLayer, norm.epsilon,
+                      norm.weight.empty() ? nullptr : norm.weight.data(),
+                      norm.bias.empty() ? nullptr : norm.bias.data(), vector);
+    }
+  }
+  if (!layer.rotary.has_value()) return;
+  constexpr int64_t kMostPairs = kMaxHeadSize / 2;
+  alignas(kKernelAlignment) float cosine[kMostPairs], sine[kMostPairs];
+  layer.rotary->At(position, cosine, sine);
+  for (int64_t head = 0; head < heads; ++head) {
+    simd::Rotate(vectors + head * size, layer.rotary->dimension(), layer.rotary->interleaved(),
+                 cosine, sine);
+  }
+}
+
+void GatherRows(const LayerSpec& spec, const RowsView& rows, int64_t begin, int64_t end,
+                const int64_t* positions, int64_t position_base, bool add_positions,
+                float* target) {
+  const int64_t offset = begin * rows.width * static_cast<int64_t>(ElementSize(rows.dtype));
+  LoadAsF32(rows.dtype, static_cast<const char*>(rows.data) + offset, (end - begin) * rows.width,
+            target);
+  const auto* sinusoidal = std::get_if<SinusoidalPosition>(&spec.attention.position);
+  if (sinusoidal == nullptr || !add_positions) return;
+  for (int64_t row = begin; row < end; ++row) {
+    AddSinusoidal(sinusoidal->base, PositionOf(positions, position_base, row), rows.width,
+                  target + (row - begin) * rows.width);
+  }
+}
+
+}  // namespace attnserve
