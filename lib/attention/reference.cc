@@ -141,6 +141,7 @@ Sequence MakeSequence(const LayerSpec& spec, const Weights& weights, const Input
 bool Visible(const LayerSpec& spec, const Input& input, const Sequence& sequence, int64_t head,
              int64_t query, int64_t key) {
   const AttentionOptions& options = spec.attention;
+  if (!input.query_padding.empty() && input.query_padding[At(query)]) return false;
   if (options.causal && key > input.causal_offset + query) return false;
   if (input.valid_keys >= 0 && key >= input.valid_keys) return false;
   if (!input.key_mask.empty() && !input.key_mask[At(key)]) return false;

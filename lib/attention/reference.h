@@ -45,7 +45,7 @@ struct Input {
   std::vector<bool> bool_mask;      // [H, T, S] true = attend
   Values additive_mask;             // [H, T, S]; -inf masks
   std::vector<bool> tree_mask;      // [T, T] among the last T keys
-  std::vector<bool> query_padding;  // [T] true = padding, output is zero
+  std::vector<bool> query_padding;  // [T] true = padding: attends nothing, output is zero
 
   // Whether the attention weight of (head, query, key) is dropped; null: none.
   std::function<bool(int64_t head, int64_t query, int64_t key)> dropped;

@@ -316,13 +316,21 @@ void Analysis::BoundRow(int64_t head, int64_t query) {
   sum_error +=
       unit * (std::ceil(static_cast<double>(keys) / lanes) + std::log2(lanes) + rescalings);
 
-  bounds.lse.push_back(sum_error + unit * std::fabs(lse));
+  const double lse_error = sum_error + unit * std::fabs(lse);
+  bounds.lse.push_back(lse_error);
+
+  // Weights to be seen are exp(m - lse); under dropout times 1 / (1 - p), three roundings in all.
   const double kept_factor = 1.0 / (1.0 - input.dropout_p);
-  const double finish = input.dropout_p > 0.0 ? 4.0 * unit : 2.0 * unit;
+  const double scaling = input.dropout_p > 0.0 ? 3.0 * unit : 0.0;
   for (int64_t j = 0; j < keys; ++j) {
-    bounds.weights.push_back(weights_after[j] * (relative[At(j)] + sum_error + finish) +
-                             kept_factor * kSmallest);
+    const double weight_error = masked[j] == -kInfinity
+                                    ? 0.0
+                                    : masked_error[j] + lse_error + precision.exp +
+                                          unit * std::fabs(masked[j] - lse) + scaling;
+    bounds.weights.push_back(weights_after[j] * weight_error + kept_factor * kSmallest);
   }
+  // Sums of values are divided by the sum of weights.
+  const double finish = 2.0 * unit + scaling;
   const int64_t g = head / spec.group_size();
   for (int64_t e = 0; e < size; ++e) {
     double error = 0.0;
