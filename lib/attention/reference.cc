@@ -13,6 +13,7 @@ namespace attnserve::reference {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 size_t At(int64_t index) { return static_cast<size_t>(index); }
 
@@ -248,7 +249,8 @@ void Attend(const LayerSpec& spec, const Input& input, const Sequence& sequence,
       const double* masked = out->masked.data() + row;
       double* weights = out->weights.data() + row;
       out->lse.push_back(SoftmaxRow(masked, sequence.keys, sink, weights));
-      Values context(At(size), 0.0);
+      // A NaN among the scores reaches the context even where dropout spares no weight.
+      Values context(At(size), std::isnan(out->lse.back()) ? kNan : 0.0);
       for (int64_t j = 0; j < sequence.keys; ++j) {
         if (masked[j] == -kInfinity) continue;
         if (input.dropped != nullptr) {

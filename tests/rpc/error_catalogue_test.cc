@@ -84,9 +84,13 @@ TEST_F(ErrorCatalogue, ForwardRefusesBadArguments) {
   using Request = v1::ForwardRequest;
   EXPECT_EQ(Forward([](Request*) {}), "OK");
   EXPECT_EQ(Forward([](Request* r) { r->clear_x(); }), With(kBadShape, "x"));
-  EXPECT_EQ(Forward([](Request* r) { *r->mutable_x() = RandomTensor({3, kTinyWidth}, 1); }),
+  EXPECT_EQ(Forward([](Request* r) {
+              *r->mutable_x() = RandomTensor({3, kTinyWidth}, 1);
+            }),
             With(kBadShape, "x"));
-  EXPECT_EQ(Forward([](Request* r) { *r->mutable_x() = RandomTensor({1, 3, 15}, 1); }),
+  EXPECT_EQ(Forward([](Request* r) {
+              *r->mutable_x() = RandomTensor({1, 3, 15}, 1);
+            }),
             With(kBadShape, "x"));
   EXPECT_EQ(Forward([](Request* r) { r->mutable_x()->mutable_shape()->Set(0, -2); }),
             With(kBadShape, "x"));
@@ -94,14 +98,18 @@ TEST_F(ErrorCatalogue, ForwardRefusesBadArguments) {
             With(kMismatch, "x"));
   EXPECT_EQ(Forward([](Request* r) { r->mutable_x()->set_dtype(v1::DTYPE_UNSPECIFIED); }),
             With(kBadDType, "x.dtype"));
-  EXPECT_EQ(Forward([](Request* r) { *r->mutable_x() = Int64Tensor({1, 1, 16}, std::vector<int64_t>(16)); }),
+  EXPECT_EQ(Forward([](Request* r) {
+              *r->mutable_x() = Int64Tensor({1, 1, 16}, std::vector<int64_t>(16));
+            }),
             With(kBadDType, "x"));
   EXPECT_EQ(Forward([](Request* r) {
               r->mutable_x()->mutable_shape()->Set(0, int64_t{1} << 40);
               r->mutable_x()->mutable_shape()->Set(1, int64_t{1} << 40);
             }),
             With(kTooLarge, "x"));
-  EXPECT_EQ(Forward([](Request* r) { *r->mutable_context() = RandomTensor({2, 3, 16}, 1); }),
+  EXPECT_EQ(Forward([](Request* r) {
+              *r->mutable_context() = RandomTensor({2, 3, 16}, 1);
+            }),
             With(kBadOption, "context"));
   EXPECT_EQ(Forward([](Request* r) { r->mutable_dropout()->set_p(1.0f); }),
             With(kBadOption, "dropout.p"));
@@ -112,9 +120,13 @@ TEST_F(ErrorCatalogue, ForwardRefusesBadArguments) {
               r->add_stages(v1::STAGE_LSE);
             }),
             With(kBadOption, "stages"));
-  EXPECT_EQ(Forward([](Request* r) { *r->mutable_positions() = Int64Tensor({3}, {0, -1, 2}); }),
+  EXPECT_EQ(Forward([](Request* r) {
+              *r->mutable_positions() = Int64Tensor({3}, {0, -1, 2});
+            }),
             With(kBadOption, "positions"));
-  EXPECT_EQ(Forward([](Request* r) { *r->mutable_positions() = Int64Tensor({4}, {0, 1, 2, 3}); }),
+  EXPECT_EQ(Forward([](Request* r) {
+              *r->mutable_positions() = Int64Tensor({4}, {0, 1, 2, 3});
+            }),
             With(kBadShape, "positions"));
 }
 
@@ -123,9 +135,13 @@ TEST_F(ErrorCatalogue, ForwardRefusesBadMasks) {
   const auto masks = [](const std::function<void(v1::CallMasks*)>& change) {
     return Forward([&change](Request* r) { change(r->mutable_masks()); });
   };
-  EXPECT_EQ(masks([](v1::CallMasks* m) { *m->mutable_lengths() = Int64Tensor({2}, {3, 4}); }),
+  EXPECT_EQ(masks([](v1::CallMasks* m) {
+              *m->mutable_lengths() = Int64Tensor({2}, {3, 4});
+            }),
             With(kBadMask, "masks.lengths"));
-  EXPECT_EQ(masks([](v1::CallMasks* m) { *m->mutable_lengths() = Int64Tensor({2}, {3, -1}); }),
+  EXPECT_EQ(masks([](v1::CallMasks* m) {
+              *m->mutable_lengths() = Int64Tensor({2}, {3, -1});
+            }),
             With(kBadMask, "masks.lengths"));
   EXPECT_EQ(masks([](v1::CallMasks* m) { *m->mutable_lengths() = Int64Tensor({1}, {3}); }),
             With(kBadShape, "masks.lengths"));
@@ -187,14 +203,22 @@ TEST_F(ErrorCatalogue, AttendRefusesBadArguments) {
   EXPECT_EQ(Attend([](Request*) {}), "OK");
   EXPECT_EQ(Attend([](Request* r) { r->clear_q(); }), With(kBadShape, "q"));
   EXPECT_EQ(Attend([](Request* r) { r->clear_k(); }), With(kBadShape, "k"));
-  EXPECT_EQ(Attend([](Request* r) { *r->mutable_k() = RandomTensor({1, 3, 5, 8}, 2); }),
+  EXPECT_EQ(Attend([](Request* r) {
+              *r->mutable_k() = RandomTensor({1, 3, 5, 8}, 2);
+            }),
             With(kBadShape, "k"));
-  EXPECT_EQ(Attend([](Request* r) { *r->mutable_v() = RandomTensor({1, 2, 4, 8}, 2); }),
+  EXPECT_EQ(Attend([](Request* r) {
+              *r->mutable_v() = RandomTensor({1, 2, 4, 8}, 2);
+            }),
             With(kBadShape, "v"));
-  EXPECT_EQ(Attend([](Request* r) { *r->mutable_q() = RandomTensor({1, 3, 32}, 2); }),
+  EXPECT_EQ(Attend([](Request* r) {
+              *r->mutable_q() = RandomTensor({1, 3, 32}, 2);
+            }),
             With(kBadOption, "head_count"));
   EXPECT_EQ(Attend([](Request* r) { r->set_head_count(5); }), With(kBadShape, "head_count"));
-  EXPECT_EQ(Attend([](Request* r) { *r->mutable_past_key() = RandomTensor({1, 2, 1, 8}, 2); }),
+  EXPECT_EQ(Attend([](Request* r) {
+              *r->mutable_past_key() = RandomTensor({1, 2, 1, 8}, 2);
+            }),
             With(kBadOption, "past_value"));
   EXPECT_EQ(Attend([](Request* r) { r->mutable_v()->set_dtype(v1::DTYPE_F16); }),
             With(kMismatch, "v"));
@@ -203,13 +227,10 @@ TEST_F(ErrorCatalogue, AttendRefusesBadArguments) {
               r->mutable_v()->mutable_data()->resize(2 * 5 * 8 * 2);
             }),
             With(kBadDType, "v"));
-  EXPECT_EQ(Attend([](Request* r) {
-              r->mutable_options()->mutable_query_norm()->set_epsilon(1e-6f);
-            }),
-            With(kBadOption, "options.query_norm.kind"));
-  EXPECT_EQ(Attend([](Request* r) {
-              *r->mutable_static_cache_lengths() = Int64Tensor({1}, {6});
-            }),
+  EXPECT_EQ(
+      Attend([](Request* r) { r->mutable_options()->mutable_query_norm()->set_epsilon(1e-6f); }),
+      With(kBadOption, "options.query_norm.kind"));
+  EXPECT_EQ(Attend([](Request* r) { *r->mutable_static_cache_lengths() = Int64Tensor({1}, {6}); }),
             With(kBadMask, "static_cache_lengths"));
 }
 
@@ -219,20 +240,36 @@ TEST_F(ErrorCatalogue, DecodeRefusesBadArguments) {
   EXPECT_EQ(Decode(session, [](Request* r) { r->clear_session_id(); }),
             With(kBadOption, "session_id"));
   EXPECT_EQ(Decode(session, [](Request* r) { r->clear_x(); }), With(kBadShape, "x"));
-  EXPECT_EQ(Decode(session, [](Request* r) { *r->mutable_x() = RandomTensor({2, 1, 16}, 1); }),
+  EXPECT_EQ(Decode(session,
+                   [](Request* r) {
+                     *r->mutable_x() = RandomTensor({2, 1, 16}, 1);
+                   }),
             With(kBadShape, "x"));
-  EXPECT_EQ(Decode(session, [](Request* r) { *r->mutable_q() = RandomTensor({1, 4, 1, 4}, 1); }),
+  EXPECT_EQ(Decode(session,
+                   [](Request* r) {
+                     *r->mutable_q() = RandomTensor({1, 4, 1, 4}, 1);
+                   }),
             With(kBadOption, "q"));
-  EXPECT_EQ(Decode(session, [](Request* r) { *r->mutable_context() = RandomTensor({1, 1, 16}, 1); }),
+  EXPECT_EQ(Decode(session,
+                   [](Request* r) {
+                     *r->mutable_context() = RandomTensor({1, 1, 16}, 1);
+                   }),
             With(kBadOption, "context"));
   EXPECT_EQ(Decode(session, [](Request* r) { r->set_layer(9); }), "NOT_FOUND LAYER_NOT_FOUND");
   EXPECT_EQ(Decode(session,
-                   [](Request* r) { *r->mutable_tree_mask() = BoolTensor({2, 2}, "\1\1\1\7"); }),
+                   [](Request* r) {
+                     *r->mutable_tree_mask() = BoolTensor({2, 2}, "\1\1\1\7");
+                   }),
             With(kBadMask, "tree_mask"));
   EXPECT_EQ(Decode(session,
-                   [](Request* r) { *r->mutable_attention_mask() = BoolTensor({2, 2}, "\1\1\1\7"); }),
+                   [](Request* r) {
+                     *r->mutable_attention_mask() = BoolTensor({2, 2}, "\1\1\1\7");
+                   }),
             With(kBadMask, "attention_mask"));
-  EXPECT_EQ(Decode(session, [](Request* r) { *r->mutable_positions() = Int64Tensor({2}, {-1, 0}); }),
+  EXPECT_EQ(Decode(session,
+                   [](Request* r) {
+                     *r->mutable_positions() = Int64Tensor({2}, {-1, 0});
+                   }),
             With(kBadOption, "positions"));
   EXPECT_EQ(Decode(session, [](Request* r) { r->set_request_id(std::string(129, 'r')); }),
             With(kBadOption, "request_id"));
@@ -385,8 +422,7 @@ TEST_F(ErrorCatalogue, BudgetIsRefusedWithARetry) {
   request.set_reserve(true);
   v1::CreateSessionResponse response;
   grpc::ClientContext context;
-  const RpcError error =
-      ErrorOf(server_->sessions().CreateSession(&context, request, &response));
+  const RpcError error = ErrorOf(server_->sessions().CreateSession(&context, request, &response));
   EXPECT_EQ(error.code, grpc::RESOURCE_EXHAUSTED);
   EXPECT_EQ(error.reason, "KV_BUDGET");
   EXPECT_GT(error.retry_seconds, 0);

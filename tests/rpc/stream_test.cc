@@ -39,8 +39,8 @@ TEST(StreamDecode, RepliesComeInOrderWithinASession) {
   grpc::ClientContext context;
   const std::unique_ptr<Stream> stream = server.attention().StreamDecode(&context);
   for (int i = 0; i < kSteps * kSessions; ++i) {
-    ASSERT_TRUE(stream->Write(
-        Message(i, TinyStep(ids[static_cast<size_t>(i % kSessions)], 1, static_cast<uint32_t>(i)))));
+    ASSERT_TRUE(stream->Write(Message(
+        i, TinyStep(ids[static_cast<size_t>(i % kSessions)], 1, static_cast<uint32_t>(i)))));
   }
   ASSERT_TRUE(stream->WritesDone());
   v1::StreamDecodeResponse reply;
@@ -68,8 +68,7 @@ TEST(StreamDecode, OutputsEqualThoseOfDecode) {
     ASSERT_TRUE(stream->Read(&reply));
     v1::DecodeResponse expected;
     grpc::ClientContext decode_context;
-    ASSERT_TRUE(
-        server.attention().Decode(&decode_context, TinyStep(single, 2, i), &expected).ok());
+    ASSERT_TRUE(server.attention().Decode(&decode_context, TinyStep(single, 2, i), &expected).ok());
     EXPECT_EQ(reply.result().response().SerializeAsString(), expected.SerializeAsString());
   }
   stream->WritesDone();
@@ -178,9 +177,8 @@ TEST(StreamDecode, CancellationDropsWhatHasNotStarted) {
     context.TryCancel();
     EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
   }
-  EXPECT_TRUE(WaitFor([&] {
-    return server.Metric("attnserve_rpc_in_flight{method=\"StreamDecode\"}") == 0;
-  }));
+  EXPECT_TRUE(WaitFor(
+      [&] { return server.Metric("attnserve_rpc_in_flight{method=\"StreamDecode\"}") == 0; }));
   EXPECT_EQ(LengthOf(server, id) % 3, 0);  // whole steps only
   v1::DecodeResponse response;
   grpc::ClientContext context;
@@ -192,15 +190,13 @@ TEST(StreamDecode, CancelledIdleStreamEnds) {
   {
     grpc::ClientContext context;
     const std::unique_ptr<Stream> stream = server.attention().StreamDecode(&context);
-    EXPECT_TRUE(WaitFor([&] {
-      return server.Metric("attnserve_rpc_in_flight{method=\"StreamDecode\"}") == 1;
-    }));
+    EXPECT_TRUE(WaitFor(
+        [&] { return server.Metric("attnserve_rpc_in_flight{method=\"StreamDecode\"}") == 1; }));
     context.TryCancel();
     EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
   }
-  EXPECT_TRUE(WaitFor([&] {
-    return server.Metric("attnserve_rpc_in_flight{method=\"StreamDecode\"}") == 0;
-  }));
+  EXPECT_TRUE(WaitFor(
+      [&] { return server.Metric("attnserve_rpc_in_flight{method=\"StreamDecode\"}") == 0; }));
 }
 
 TEST(StreamDecode, DeadlineEndsTheStream) {
@@ -211,9 +207,8 @@ TEST(StreamDecode, DeadlineEndsTheStream) {
   v1::StreamDecodeResponse reply;
   EXPECT_FALSE(stream->Read(&reply));
   EXPECT_EQ(stream->Finish().error_code(), grpc::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(WaitFor([&] {
-    return server.Metric("attnserve_rpc_in_flight{method=\"StreamDecode\"}") == 0;
-  }));
+  EXPECT_TRUE(WaitFor(
+      [&] { return server.Metric("attnserve_rpc_in_flight{method=\"StreamDecode\"}") == 0; }));
 }
 
 // A client that sends and does not read: the server stops after 64 outstanding steps.
@@ -224,8 +219,8 @@ TEST(StreamDecode, ServerStopsReadingWhileTheClientDoesNot) {
   // Fixed windows of 64 KiB, so that few replies fit into them.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  const auto stub = v1::AttentionService::NewStub(grpc::CreateCustomChannel(
-      server.address(), grpc::InsecureChannelCredentials(), arguments));
+  const auto stub = v1::AttentionService::NewStub(
+      grpc::CreateCustomChannel(server.address(), grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
   const std::unique_ptr<Stream> stream = stub->StreamDecode(&context);
   constexpr int kSteps = 200;

@@ -17,6 +17,8 @@ using reference::Values;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Below this float32 is subnormal and errors are absolute.
 constexpr double kSmallest = 0x1p-126;
+// e^x counts as 0 where it is less (lib/simd/vector_ops.h: below x = -87.3).
+const double kLeastWeight = std::exp(-87.3);
 
 size_t At(int64_t index) { return static_cast<size_t>(index); }
 
@@ -327,7 +329,7 @@ void Analysis::BoundRow(int64_t head, int64_t query) {
                                     ? 0.0
                                     : masked_error[j] + lse_error + precision.exp +
                                           unit * std::fabs(masked[j] - lse) + scaling;
-    bounds.weights.push_back(weights_after[j] * weight_error + kept_factor * kSmallest);
+    bounds.weights.push_back(weights_after[j] * weight_error + kept_factor * kLeastWeight);
   }
   // Sums of values are divided by the sum of weights.
   const double finish = 2.0 * unit + scaling;
@@ -340,7 +342,7 @@ void Analysis::BoundRow(int64_t head, int64_t query) {
       const double value = std::fabs(reference.present_value[at]);
       error += weights_after[j] * (bounds.present_value[at] +
                                    value * (relative[At(j)] + sum_error + finish + visible * unit));
-      error += kept_factor * kSmallest * value;
+      error += kept_factor * kLeastWeight * value;
     }
     bounds.context.push_back(error);
   }
