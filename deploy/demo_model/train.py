@@ -53,13 +53,12 @@ import numpy as np
 # kind of hero, so that a fox and a duck have different favourites.
 
 RATIO = 0.7
-NAME_RATIO = 0.8
-INVENTED_NAMES = 0.2  # the share of heroes and helpers with made-up names
+NAME_RATIO = 0.85
 
 BOYS = ("Tom", "Finn", "Max", "Oliver", "Ben", "Leo", "Sam", "Jack", "Milo",
-        "Toby")
+        "Toby", "Tim", "Otto", "Felix", "Charlie", "Hugo", "Pip")
 GIRLS = ("Lily", "Mia", "Rosie", "Daisy", "Anna", "Ella", "Lucy", "Nina",
-         "Ruby", "Clara")
+         "Ruby", "Clara", "Sue", "Emma", "Molly", "Poppy", "Alice", "Hazel")
 
 ADJECTIVES = ("little", "brave", "clever", "kind", "shy", "merry", "curious",
               "gentle", "cheerful")
@@ -241,17 +240,8 @@ class Teller:
         self.nats -= math.log(probability if yes else 1 - probability)
         return yes
 
-    def invented_name(self, is_girl):
-        """A made-up name; it ends in a or i for her and in o or u for him."""
-        return (self.pick("BDFGKLMNPRSTVWZ", ratio=1) +
-                self.pick("aeiou", ratio=1) +
-                self.pick("bdklmnprtvz", ratio=1) +
-                self.pick("ai" if is_girl else "ou", ratio=1))
-
     def name(self, is_girl, turn, other=None):
         """A name for her or him that is not the other one's name."""
-        if self.chance(INVENTED_NAMES):
-            return self.invented_name(is_girl)
         names = [n for n in (GIRLS if is_girl else BOYS) if n != other]
         return self.pick(names, turn, NAME_RATIO)
 

@@ -45,9 +45,11 @@ void RefuseForeignCode(ConfigReader& config) {
 void RefuseQuantization(ConfigReader& config) {
   const json* quantization = config.Object("quantization_config");
   if (quantization == nullptr) return;
-  config.Fail(absl::StrCat("quantization_config is set (",
-                           Quoted(quantization->dump(-1, ' ', true)),
-                           "); quantised checkpoints are not supported, only F32, F16 and BF16"));
+  const auto method = quantization->find("quant_method");
+  config.Fail(absl::StrCat("quantization_config is set",
+                           method == quantization->end() ? "" : ", quant_method ",
+                           method == quantization->end() ? "" : Quoted(method->dump(-1, ' ', true)),
+                           "; quantised checkpoints are not supported, only F32, F16 and BF16"));
 }
 
 Family Describe(absl::Span<const std::string> names, ConfigReader& config) {

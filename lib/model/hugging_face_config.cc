@@ -30,9 +30,11 @@ bool IsOff(const json& value) {
   return value.is_null() || (value.is_structured() && value.empty());
 }
 
+// A value as JSON, on one line; cut if it is long.
 std::string Shown(const json& value) {
+  constexpr size_t kMaxShownBytes = 100;
   const std::string text = value.dump(-1, ' ', true);
-  return value.is_string() && text.size() <= 100 ? text : Quoted(text);
+  return text.size() <= kMaxShownBytes ? text : absl::StrCat(text.substr(0, kMaxShownBytes), "...");
 }
 
 }  // namespace

@@ -252,14 +252,17 @@ TEST(StreamDecode, ServerStopsReadingWhileTheClientDoesNot) {
 
 TEST(StreamDecode, ManyStreamsShareTheServer) {
   TestServer server;
-  constexpr int kStreams = 8, kSteps = 25;
+  constexpr uint32_t kStreams = 8;
+  static constexpr int kSteps = 25;
   std::vector<std::thread> clients;
   for (uint32_t c = 0; c < kStreams; ++c) {
     clients.emplace_back([&server, c] {
       const std::string id = server.TinySession();
       grpc::ClientContext context;
       const std::unique_ptr<Stream> stream = server.attention().StreamDecode(&context);
-      for (uint32_t i = 0; i < kSteps; ++i) stream->Write(Message(i, TinyStep(id, 1, c + i)));
+      for (int i = 0; i < kSteps; ++i) {
+        stream->Write(Message(i, TinyStep(id, 1, c + static_cast<uint32_t>(i))));
+      }
       stream->WritesDone();
       v1::StreamDecodeResponse reply;
       int count = 0;

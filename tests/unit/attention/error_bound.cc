@@ -337,9 +337,9 @@ void Analysis::BoundRow(int64_t head, int64_t query) {
   for (int64_t e = 0; e < size; ++e) {
     double error = 0.0;
     for (int64_t j = 0; j < keys; ++j) {
-      if (weights_after[j] == 0.0) continue;
       const size_t at = At((j * spec.kv_head_count + g) * size + e);
       const double value = std::fabs(reference.present_value[at]);
+      if (masked[j] == -kInfinity || !std::isfinite(value)) continue;
       error += weights_after[j] * (bounds.present_value[at] +
                                    value * (relative[At(j)] + sum_error + finish + visible * unit));
       error += kept_factor * kLeastWeight * value;

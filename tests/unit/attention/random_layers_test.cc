@@ -31,7 +31,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int64_t kDefaultLayers = 300;
 #elif defined(NDEBUG)
-constexpr int64_t kDefaultLayers = 3000;
+constexpr int64_t kDefaultLayers = 2000;
 #else
 constexpr int64_t kDefaultLayers = 500;
 #endif
@@ -53,7 +53,8 @@ std::string NameOf(Stage stage) {
   return kNames.at(stage);
 }
 
-// Largest error over bound seen, by what was compared.
+// Largest error over bound seen, by what was compared. Values rounded to 16 bits do not count:
+// theirs is always near 1.
 using Ratios = std::map<std::string, double>;
 
 // Expects |actual - expected| <= bound + rounding to `stored`, the same infinities and NaN where
@@ -62,24 +63,39 @@ void ExpectWithin(const std::string& what, const Values& expected, const Values&
                   DType stored, const Values& actual, Ratios* ratios) {
   ASSERT_EQ(expected.size(), actual.size()) << what;
   ASSERT_EQ(expected.size(), bound.size()) << what;
+  const bool stores_infinity = what == NameOf(Stage::kMasked);
+  double largest = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(expected[i])) {
       ASSERT_TRUE(std::isnan(actual[i])) << what << "[" << i << "] is " << actual[i] << ", not NaN";
       continue;
     }
     if (actual[i] == expected[i]) continue;
+    if (!stores_infinity && std::isinf(expected[i])) {
+      // An infinite value whose weight underflows in float32 gives NaN.
+      ASSERT_TRUE(std::isnan(actual[i])) << what << "[" << i << "] is " << actual[i] << ", not inf";
+      continue;
+    }
     const double allowed = bound[i] + RoundingError(stored, std::fabs(expected[i]) + bound[i]);
+    if (stored == DType::kF16 && std::fabs(expected[i]) + allowed > 65504.0 &&
+        actual[i] == std::copysign(kInfinity, expected[i])) {
+      continue;
+    }
     const double error = std::fabs(actual[i] - expected[i]);
     ASSERT_LE(error, allowed) << what << "[" << i << "] is " << actual[i] << ", expected "
                               << expected[i];
-    double& ratio = (*ratios)[what];
-    ratio = std::max(ratio, error / allowed);
+    largest = std::max(largest, error / allowed);
   }
+  if (stored != DType::kF32) return;
+  double& ratio = (*ratios)[what];
+  ratio = std::max(ratio, largest);
 }
 
 // Expects equal bits; any NaN equals any other.
 void ExpectSameBits(const std::string& what, const Values& expected, const Values& actual) {
   ASSERT_EQ(expected.size(), actual.size()) << what;
+  const size_t bytes = expected.size() * sizeof(double);
+  if (bytes == 0 || std::memcmp(expected.data(), actual.data(), bytes) == 0) return;
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
     ASSERT_EQ(std::memcmp(&expected[i], &actual[i], sizeof(double)), 0)
@@ -141,10 +157,11 @@ class RandomCase {
       input.query_positions.clear();
     }
     const reference::Output out = reference::Run(UnroundedSpec(), layer_.weights, input);
-    const ErrorBounds bounds = BoundErrors(harness_.spec(), layer_.weights, input, out, {});
-    ExpectWithin("present_key", out.present_key, bounds.present_key, DType::kF32,
-                 whole_.present_key, ratios_);
-    ExpectWithin("present_value", out.present_value, bounds.present_value, DType::kF32,
+    const ErrorBounds bounds = BoundErrors(UnroundedSpec(), layer_.weights, input, out, {});
+    const DType stored = layer_.spec.cache_dtype;
+    ExpectWithin("present_key", out.present_key, bounds.present_key, stored, whole_.present_key,
+                 ratios_);
+    ExpectWithin("present_value", out.present_value, bounds.present_value, stored,
                  whole_.present_value, ratios_);
   }
 

@@ -83,7 +83,7 @@ void* RecordingSink::Present(bool key, DType dtype, absl::Span<const int64_t> sh
   return bytes.data();
 }
 
-PendingStep::PendingStep(Engine& engine, Step step) : step_(std::move(step)) {
+PendingStep::PendingStep(Engine& engine, DecodeStep step) : step_(std::move(step)) {
   call_.sink = &sink_;
   call_.session_id = step_.session;
   if (step_.layer >= 0) call_.layer = step_.layer;
@@ -110,7 +110,9 @@ Answer PendingStep::Wait() {
   return answer;
 }
 
-Answer Decode(Engine& engine, Step step) { return PendingStep(engine, std::move(step)).Wait(); }
+Answer Decode(Engine& engine, DecodeStep step) {
+  return PendingStep(engine, std::move(step)).Wait();
+}
 
 Answer Forward(Engine& engine, std::shared_ptr<const Model> model, int layer, int64_t batch,
                int64_t tokens, const Floats& x, const std::vector<Stage>& stages,

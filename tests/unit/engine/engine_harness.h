@@ -47,7 +47,7 @@ struct Answer {
 };
 
 // A step, with what its views point to.
-struct Step {
+struct DecodeStep {
   std::string session;
   int layer = -1;  // -1: all
   Floats x;        // [1, T, width]
@@ -66,17 +66,17 @@ struct Step {
 // A step that has been submitted; Wait once.
 class PendingStep {
  public:
-  PendingStep(Engine& engine, Step step);
+  PendingStep(Engine& engine, DecodeStep step);
   Answer Wait();
   DecodeCall& call() { return call_; }
 
  private:
-  Step step_;
+  DecodeStep step_;
   RecordingSink sink_;
   DecodeCall call_;
 };
 
-Answer Decode(Engine& engine, Step step);
+Answer Decode(Engine& engine, DecodeStep step);
 Answer Forward(Engine& engine, std::shared_ptr<const Model> model, int layer, int64_t batch,
                int64_t tokens, const Floats& x, const std::vector<Stage>& stages = {},
                int64_t context_rows = 0, const Floats& context = {});

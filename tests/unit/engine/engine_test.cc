@@ -20,8 +20,9 @@ constexpr int64_t kWidth = 24;
 using Clock = std::chrono::steady_clock;
 
 // Tokens [begin, end) of a sequence, as one step.
-Step Tokens(const std::string& session, int layer, const Floats& x, int64_t begin, int64_t end) {
-  Step step;
+DecodeStep Tokens(const std::string& session, int layer, const Floats& x, int64_t begin,
+                  int64_t end) {
+  DecodeStep step;
   step.session = session;
   step.layer = layer;
   step.x.assign(x.begin() + begin * kWidth, x.begin() + end * kWidth);
@@ -30,7 +31,7 @@ Step Tokens(const std::string& session, int layer, const Floats& x, int64_t begi
   return step;
 }
 
-Step Token(const std::string& session, uint64_t seed) {
+DecodeStep Token(const std::string& session, uint64_t seed) {
   return Tokens(session, 0, Noise(kWidth, seed), 0, 1);
 }
 
@@ -109,7 +110,7 @@ TEST_F(EngineTest, AllLayersInOneStepEqualLayerByLayer) {
 TEST_F(EngineTest, AllLayersNeedOneLength) {
   const std::string session = Create(SmallModel(2));
   ASSERT_TRUE(Decode(engine(), Token(session, 1)).status.ok());
-  Step all = Token(session, 2);
+  DecodeStep all = Token(session, 2);
   all.layer = -1;
   EXPECT_EQ(Reason(Decode(engine(), all).status), "POSITION_CONFLICT");
   ASSERT_TRUE(Control(engine(), SessionCall::Kind::kTruncate, session, 0).ok());
@@ -130,7 +131,7 @@ TEST_F(EngineTest, BatchRowsOfForwardAreIndependent) {
 
 TEST_F(EngineTest, ExpectedPositionIsChecked) {
   const std::string session = Create(SmallModel(1));
-  Step step = Token(session, 1);
+  DecodeStep step = Token(session, 1);
   step.expected_position = 0;
   EXPECT_TRUE(Decode(engine(), step).status.ok());
   const absl::Status again = Decode(engine(), step).status;
@@ -143,7 +144,7 @@ TEST_F(EngineTest, ExpectedPositionIsChecked) {
 
 TEST_F(EngineTest, RequestIdAppliesOnce) {
   const std::string session = Create(SmallModel(1));
-  Step step = Token(session, 1);
+  DecodeStep step = Token(session, 1);
   step.request_id = "a";
   step.stages = {Stage::kWeights, Stage::kLse};
   const Answer first = Decode(engine(), step);
@@ -157,14 +158,14 @@ TEST_F(EngineTest, RequestIdAppliesOnce) {
   EXPECT_EQ(second.length, 1);
   EXPECT_EQ(Length(session), 1);
 
-  Step other = Token(session, 2);
+  DecodeStep other = Token(session, 2);
   other.request_id = "a";
   EXPECT_EQ(Reason(Decode(engine(), other).status), "BAD_OPTION");
 }
 
 TEST_F(EngineTest, RequestIdOlderThanTheKeptRepliesIsAlreadyApplied) {
   const std::string session = Create(SmallModel(1));
-  Step step = Token(session, 1);
+  DecodeStep step = Token(session, 1);
   for (int i = 0; i < 40; ++i) {
     step.request_id = "id" + std::to_string(i);
     ASSERT_TRUE(Decode(engine(), step).status.ok());
@@ -180,7 +181,7 @@ TEST_F(EngineTest, RequestIdOlderThanTheKeptRepliesIsAlreadyApplied) {
 
 TEST_F(EngineTest, TruncationForgetsTheRepliesItCuts) {
   const std::string session = Create(SmallModel(1));
-  Step step = Token(session, 1);
+  DecodeStep step = Token(session, 1);
   for (const char* id : {"a", "b", "c"}) {
     step.request_id = id;
     ASSERT_TRUE(Decode(engine(), step).status.ok());
@@ -230,7 +231,7 @@ TEST_F(EngineTest, BudgetFailsTheStepAndKeepsTheSession) {
   options_.kv_budget_bytes = 5 * model->layer(0).kv_layout().block_bytes();
   const Floats x = Noise(200 * kWidth, 3);
   const std::string session = Create(model), twin = Create(model);
-  Step chunk = Tokens(session, -1, x, 0, 64);
+  DecodeStep chunk = Tokens(session, -1, x, 0, 64);
   ASSERT_TRUE(Decode(engine(), chunk).status.ok());
   // Two layers need two blocks each; three are free.
   const absl::Status failed = Decode(engine(), Tokens(session, -1, x, 0, 128)).status;
@@ -278,7 +279,7 @@ TEST_F(EngineTest, CrossAttentionTakesItsContextOnce) {
   const std::string session = Create(model);
   const Floats context = Noise(9 * 20, 5);
   EXPECT_EQ(Reason(Decode(engine(), Token(session, 1)).status), "LAYER_NEEDS_CONTEXT");
-  Step first = Token(session, 1);
+  DecodeStep first = Token(session, 1);
   first.context = context;
   first.context_rows = 9;
   first.context_width = 20;
@@ -300,7 +301,7 @@ TEST_F(EngineTest, CrossAttentionTakesItsContextOnce) {
 
 TEST_F(EngineTest, WrongShapesNameTheField) {
   const std::string session = Create(SmallModel(1));
-  Step step = Token(session, 1);
+  DecodeStep step = Token(session, 1);
   step.width = 12;
   step.tokens = 2;
   const absl::Status status = Decode(engine(), step).status;
@@ -308,7 +309,7 @@ TEST_F(EngineTest, WrongShapesNameTheField) {
   EXPECT_EQ(GetErrorDetail(status)->field, "x");
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("[1, 2, 12]"));
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("[1, any, 24]"));
-  Step layer = Token(session, 1);
+  DecodeStep layer = Token(session, 1);
   layer.layer = 7;
   EXPECT_EQ(Reason(Decode(engine(), layer).status), "LAYER_NOT_FOUND");
   EXPECT_EQ(Length(session), 0);
@@ -316,7 +317,7 @@ TEST_F(EngineTest, WrongShapesNameTheField) {
 
 TEST_F(EngineTest, ExpiredDeadlineAndCancelApplyNothing) {
   const std::string session = Create(SmallModel(1));
-  Step late = Token(session, 1);
+  DecodeStep late = Token(session, 1);
   late.deadline = Clock::now() - std::chrono::seconds(1);
   EXPECT_TRUE(absl::IsDeadlineExceeded(Decode(engine(), late).status));
   EXPECT_EQ(Length(session), 0);
@@ -366,10 +367,10 @@ TEST_F(EngineTest, ChainFailsFollowersUntilExpectedPosition) {
   const std::string session = Create(SmallModel(1));
   StepChain chain;
   chain.restarts_at_expected_position = true;
-  Step bad = Token(session, 1);
+  DecodeStep bad = Token(session, 1);
   bad.expected_position = 3;
   bad.chain = &chain;
-  Step follower = Token(session, 1);
+  DecodeStep follower = Token(session, 1);
   follower.chain = &chain;
   EXPECT_EQ(Reason(Decode(engine(), bad).status), "POSITION_BEYOND_LENGTH");
   EXPECT_EQ(Reason(Decode(engine(), follower).status), "PREDECESSOR_FAILED");
@@ -382,10 +383,10 @@ TEST_F(EngineTest, ChainFailsFollowersUntilExpectedPosition) {
 TEST_F(EngineTest, BatchChainNeverRestarts) {
   const std::string session = Create(SmallModel(1));
   StepChain chain;
-  Step bad = Token(session, 1);
+  DecodeStep bad = Token(session, 1);
   bad.error = BadShape("x", "is wrong");
   bad.chain = &chain;
-  Step follower = Token(session, 1);
+  DecodeStep follower = Token(session, 1);
   follower.chain = &chain;
   follower.expected_position = 0;
   EXPECT_EQ(Reason(Decode(engine(), bad).status), "BAD_SHAPE");

@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "lib/model/hugging_face.h"
 #include "tests/unit/model/test_checkpoint.h"
@@ -213,11 +215,11 @@ TEST(HuggingFaceConfig, YarnIsRead) {
   const auto scaling = [&](const json& extra) {
     return std::get<YarnScaling>(RotaryOf(yarn(extra)).scaling);
   };
-  EXPECT_EQ(scaling({}).original_max_tokens, 64);
-  EXPECT_EQ(scaling({}).beta_fast, 32.0);
-  EXPECT_EQ(scaling({}).beta_slow, 1.0);
-  EXPECT_FALSE(scaling({}).attention_factor.has_value());
-  EXPECT_EQ(yarn({}).max_tokens, 256);
+  EXPECT_EQ(scaling(json::object()).original_max_tokens, 64);
+  EXPECT_EQ(scaling(json::object()).beta_fast, 32.0);
+  EXPECT_EQ(scaling(json::object()).beta_slow, 1.0);
+  EXPECT_FALSE(scaling(json::object()).attention_factor.has_value());
+  EXPECT_EQ(yarn(json::object()).max_tokens, 256);
   const json full = {{"original_max_position_embeddings", 16},
                      {"beta_fast", 8},
                      {"beta_slow", 2},

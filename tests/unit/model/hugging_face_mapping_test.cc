@@ -40,10 +40,8 @@ std::vector<double> Frequencies(double theta, int64_t dimension) {
   return frequencies;
 }
 
-// The scale the default stands for: rounded to float once.
-double DefaultScale(int64_t head_size) {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_size)));
-}
+// The default, which the reference does not round to float.
+double DefaultScale(int64_t head_size) { return 1.0 / std::sqrt(static_cast<double>(head_size)); }
 
 NaiveOptions LlamaOptions(const TestSizes& sizes) {
   NaiveOptions options;
