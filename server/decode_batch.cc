@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errors.h"
+#include "server/limits.h"
 
 namespace attnserve {
 
@@ -37,6 +38,7 @@ void DecodeBatchReactor::Start(const grpc::CallbackServerContext& context,
     return Refuse(TooLarge("steps", absl::StrCat("has ", count, " entries, at most ",
                                                  kMaxBatchSteps, " are allowed")));
   }
+  reply_budget_bytes_ = BatchReplyBudget(backend().engine().options().limits, count);
   const auto deadline = SteadyDeadline(context);
   steps_.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
@@ -45,6 +47,7 @@ void DecodeBatchReactor::Start(const grpc::CallbackServerContext& context,
     (void)step.Fill(request.steps(i), step.result()->mutable_response(), deadline);
     DecodeCall& call = step.call();
     call.chain = &chains_[call.session_id];
+    call.reply_budget_bytes = &reply_budget_bytes_;
   }
   remaining_.fetch_add(count);
   steps_made_.store(true);

@@ -3,6 +3,7 @@
 #define ATTNSERVE_SERVER_DECODE_BATCH_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
@@ -35,6 +36,7 @@ class DecodeBatchReactor final : public EngineReactor {
   attnserve::v1::DecodeBatchResponse* response_;
   std::unordered_map<std::string_view, StepChain> chains_;  // by session id
   std::vector<std::unique_ptr<Step>> steps_;
+  int64_t reply_budget_bytes_ = 0;  // the engine's while steps run
   // Steps that have not ended, and 1 until all have been submitted.
   std::atomic<int> remaining_{1};
   // OnCancel may come while Start still makes the steps.

@@ -1,5 +1,8 @@
 #include "server/http.h"
 
+#include <chrono>
+#include <cstdlib>
+#include <future>
 #include <string_view>
 #include <utility>
 
@@ -80,7 +83,20 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
 }
 
 HttpServer::~HttpServer() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ == nullptr) return;
+  std::future<void> stopped = std::async(std::launch::async, [this] { mg_stop(context_); });
+  while (stopped.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) Wake();
+}
+
+// The acceptor looks at its stop flag every two seconds, and after every connection.
+void HttpServer::Wake() const {
+  const size_t colon = address_.rfind(':');
+  std::string host = address_.substr(0, colon);
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  char error[128];
+  mg_connection* connection = mg_connect_client(
+      host.c_str(), std::atoi(address_.c_str() + colon + 1), /*use_ssl=*/0, error, sizeof error);
+  if (connection != nullptr) mg_close_connection(connection);
 }
 
 }  // namespace attnserve

@@ -40,6 +40,7 @@ class HttpServer {
  private:
   explicit HttpServer(HttpPages pages) : pages_(std::move(pages)) {}
   static int Handle(mg_connection* connection, void* server);
+  void Wake() const;
 
   HttpPages pages_;
   mg_context* context_ = nullptr;

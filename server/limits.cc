@@ -12,4 +12,11 @@ EngineLimits LimitsForMessages(int64_t max_message_bytes) {
   return limits;
 }
 
+int64_t BatchReplyBudget(const EngineLimits& limits, int steps) {
+  // Around a step's tensors: shapes, positions, a status.
+  constexpr int64_t kStepOverhead = 256;
+  return std::max<int64_t>(0,
+                           limits.max_stage_bytes + limits.max_reply_bytes - kStepOverhead * steps);
+}
+
 }  // namespace attnserve

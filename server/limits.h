@@ -14,6 +14,9 @@ namespace attnserve {
 // RESPONSE_TOO_LARGE, and not lost after it.
 EngineLimits LimitsForMessages(int64_t max_message_bytes);
 
+// Bytes that the tensors of all replies of one DecodeBatch of `steps` steps may have together.
+int64_t BatchReplyBudget(const EngineLimits& limits, int steps);
+
 }  // namespace attnserve
 
 #endif  // ATTNSERVE_SERVER_LIMITS_H_

@@ -33,6 +33,9 @@ constexpr char kFooter[] =
     "the\n"
     "command line is wrong.\n";
 
+// A pebibyte: no machine has it, and sums of a few do not overflow.
+constexpr int64_t kMaxKvBudgetBytes = int64_t{1} << 50;
+
 // "host:port", "[v6]:port", port 0 to 65535. An error, or "" as CLI11 wants it.
 std::string CheckTcpAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
@@ -186,7 +189,9 @@ std::string Finish(const Texts& texts, ServerOptions* options) {
     const size_t equals = text.find('=');
     options->models.push_back({text.substr(0, equals), text.substr(equals + 1)});
   }
-  if (options->kv_budget_bytes < 0) return "--kv_budget_bytes: must not be negative";
+  if (options->kv_budget_bytes < 0 || options->kv_budget_bytes > kMaxKvBudgetBytes) {
+    return absl::StrCat("--kv_budget_bytes: is not between 0 and ", kMaxKvBudgetBytes);
+  }
   // gRPC counts message bytes in an int.
   if (options->max_message_bytes < kMinMessageBytes || options->max_message_bytes > INT32_MAX) {
     return absl::StrCat("--max_message_bytes: is ", options->max_message_bytes, "; expected ",

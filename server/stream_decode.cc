@@ -6,6 +6,13 @@
 #include "server/status.h"
 
 namespace attnserve {
+namespace {
+
+int64_t RequestBytes(const v1::StreamDecodeRequest& request) {
+  return static_cast<int64_t>(request.ByteSizeLong());
+}
+
+}  // namespace
 
 class StreamDecodeReactor::Step final : public DecodeStep {
  public:
@@ -86,12 +93,15 @@ void StreamDecodeReactor::OnReadDone(bool ok) {
   Actions actions;
   {
     MutexLock lock(mutex_);
-    read_pending_ = false;
     if (!ok) {
       half_closed_ = true;
     } else if (!finished_ && !cancelled_) {
       step = reading_.get();
-      step->bytes = static_cast<int64_t>(step->request.ByteSizeLong());
+      step->bytes = RequestBytes(step->request);
+      // What its reply may take, until that is known.
+      if (step->request.step().stages_size() > 0) {
+        step->bytes += backend_.engine().options().limits.max_stage_bytes;
+      }
       outstanding_bytes_ += step->bytes;
       ++running_;
       outstanding_.emplace(step, std::move(reading_));
@@ -100,6 +110,7 @@ void StreamDecodeReactor::OnReadDone(bool ok) {
   if (step != nullptr) Submit(step);
   {
     MutexLock lock(mutex_);
+    read_pending_ = false;
     actions = Decide(true);
   }
   Act(actions);
@@ -133,9 +144,9 @@ void StreamDecodeReactor::StepEnded(Step* step) {
     MutexLock lock(mutex_);
     --running_;
     LeaveSession(step);
-    const int64_t reply_bytes = static_cast<int64_t>(step->reply.ByteSizeLong());
-    step->bytes += reply_bytes;
-    outstanding_bytes_ += reply_bytes;
+    outstanding_bytes_ -= step->bytes;
+    step->bytes = RequestBytes(step->request) + static_cast<int64_t>(step->reply.ByteSizeLong());
+    outstanding_bytes_ += step->bytes;
     if (cancelled_) {
       RemoveLocked(step);
     } else {

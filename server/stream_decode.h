@@ -104,6 +104,8 @@ class StreamDecodeReactor final
   std::unique_ptr<Step> reading_;  // the reader's; its request is being read
 
   Mutex mutex_;
+  // A message is being read, or has been read and not yet submitted: the next read comes after, or
+  // another reaction could submit a later step first.
   bool read_pending_ ABSL_GUARDED_BY(mutex_) = false;
   Step* writing_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;

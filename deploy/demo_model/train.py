@@ -751,11 +751,12 @@ def make_rows(tokenizer, texts, length):
 def keep_freed_memory():
     """Lets malloc keep large blocks, which glibc would return and fetch anew.
 
-    That saves a third of the time, nearly all of it spent in page faults.
+    That saves up to a third of the time, which went into page faults.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
-        mmap_max, trim_threshold = -4, -1
+        arena_max, mmap_max, trim_threshold = -8, -4, -1
+        mallopt(arena_max, 1)
         mallopt(mmap_max, 0)
         mallopt(trim_threshold, 2**30)
 
@@ -858,7 +859,7 @@ def train(args):
         """One step: Muon for the projections, Adam for all other tensors.
 
         Muon gives every direction of a matrix a step of the same size, which
-        learns this corpus in about half the steps of Adam alone.
+        learns this corpus faster than Adam alone.
         """
         loss, grads = jax.value_and_grad(loss_of)(weights, batch)
         pace = jnp.minimum((step + 1) / args.warmup,
@@ -979,11 +980,11 @@ def main():
     drawing.add_argument("--limit", type=int, default=200, metavar="N",
                          help="stop at N tokens (default: 200)")
     training = parser.add_argument_group("options of training")
-    training.add_argument("--stories", type=int, default=30000, metavar="N",
+    training.add_argument("--stories", type=int, default=24000, metavar="N",
                           help="stories to tell (default: %(default)s)")
-    training.add_argument("--steps", type=int, default=1600, metavar="N",
+    training.add_argument("--steps", type=int, default=3000, metavar="N",
                           help="optimizer steps (default: %(default)s)")
-    training.add_argument("--batch", type=int, default=8, metavar="N",
+    training.add_argument("--batch", type=int, default=4, metavar="N",
                           help="rows in a step (default: %(default)s)")
     training.add_argument("--muon-rate", type=float, default=0.02, metavar="R",
                           help="learning rate of the projections (default: "
@@ -991,7 +992,7 @@ def main():
     training.add_argument("--adam-rate", type=float, default=4e-3, metavar="R",
                           help="learning rate of the rest (default: "
                           "%(default)s)")
-    training.add_argument("--warmup", type=int, default=100, metavar="N",
+    training.add_argument("--warmup", type=int, default=200, metavar="N",
                           help="steps to reach it (default: %(default)s)")
     args = parser.parse_args()
     if args.show:

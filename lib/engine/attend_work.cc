@@ -180,7 +180,9 @@ absl::Status AttendWork::Check() {
   ATTNSERVE_RETURN_IF_ERROR(ReadHeads());
   ATTNSERVE_RETURN_IF_ERROR(CheckShapes());
   spec_.attention = attend_->options;
-  ATTNSERVE_RETURN_IF_ERROR(CompleteLayerSpec("options", &spec_));
+  ATTNSERVE_RETURN_IF_ERROR(CheckAttentionOptions("options", spec_.head_count, spec_.key_head_size,
+                                                  spec_.kind, spec_.attention));
+  ATTNSERVE_RETURN_IF_ERROR(CompleteLayerSpec("", &spec_));
   ATTNSERVE_RETURN_IF_ERROR(CheckMasks());
   ATTNSERVE_RETURN_IF_ERROR(CheckDropout(attend_->dropout));
   ATTNSERVE_RETURN_IF_ERROR(CheckStages(call_->stages));

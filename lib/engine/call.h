@@ -95,6 +95,9 @@ struct DecodeCall : Call {
   std::string_view request_id;  // empty: none
   StepChain* chain = nullptr;   // null: none
   absl::Status error;           // a step already known to be wrong; it still takes its turn
+  // Bytes that replies of the same message may still have; each step takes its own from it, or
+  // fails with RESPONSE_TOO_LARGE. Owned and touched like a StepChain; null: no limit.
+  int64_t* reply_budget_bytes = nullptr;
 
   // Set before Done(OK).
   int64_t position = 0;   // tokens before the step

@@ -73,6 +73,7 @@ class DecodeWork final : public Work {
   absl::Status CheckPosition();
   absl::Status CheckLayer(size_t step);
   absl::Status CheckReplySize();
+  absl::Status TakeReplyBudget(int64_t bytes);
   absl::Status Reserve();
   void Extend();
   void AllocateOutputs(size_t step);
@@ -155,6 +156,9 @@ absl::Status DecodeWork::Replay(const KeptReply& reply) {
                                   "\" was used before with another payload; use a new "
                                   "id for every new step"));
   }
+  int64_t bytes = 0;
+  for (const ReplyPart& part : reply.parts) bytes += static_cast<int64_t>(part.bytes.size());
+  ATTNSERVE_RETURN_IF_ERROR(TakeReplyBudget(bytes));
   for (const ReplyPart& part : reply.parts) {
     void* target = part.kind == kOutputPart
                        ? call_->sink->Output(part.dtype, part.shape)
@@ -231,6 +235,7 @@ absl::Status DecodeWork::CheckReplySize() {
   if (output_bytes > context_.limits->max_reply_bytes) {
     return ResponseTooLarge(output_bytes, context_.limits->max_reply_bytes);
   }
+  ATTNSERVE_RETURN_IF_ERROR(TakeReplyBudget(stage_bytes + output_bytes));
   if (decode_->request_id.empty()) return absl::OkStatus();
   const int64_t charge = ReplyCache::ChargeFor(stage_bytes + output_bytes);
   if (charge > ReplyCache::kBytes) return absl::OkStatus();
@@ -239,6 +244,14 @@ absl::Status DecodeWork::CheckReplySize() {
     ATTNSERVE_RETURN_IF_ERROR(context_.session_pool->Charge(charge));
   }
   reply_charge_ = charge;
+  return absl::OkStatus();
+}
+
+absl::Status DecodeWork::TakeReplyBudget(int64_t bytes) {
+  int64_t* left = decode_->reply_budget_bytes;
+  if (left == nullptr) return absl::OkStatus();
+  if (bytes > *left) return ResponseTooLarge(bytes, *left);
+  *left -= bytes;
   return absl::OkStatus();
 }
 

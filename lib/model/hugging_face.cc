@@ -45,10 +45,9 @@ void RefuseForeignCode(ConfigReader& config) {
 void RefuseQuantization(ConfigReader& config) {
   const json* quantization = config.Object("quantization_config");
   if (quantization == nullptr) return;
-  const auto method = quantization->find("quant_method");
-  config.Fail(absl::StrCat("quantization_config is set",
-                           method == quantization->end() ? "" : ", quant_method ",
-                           method == quantization->end() ? "" : Quoted(method->dump(-1, ' ', true)),
+  ConfigReader reader(*quantization, "quantization_config.");
+  config.Fail(absl::StrCat("quantization_config is set, quant_method ",
+                           Quoted(reader.TextOr("quant_method", "")),
                            "; quantised checkpoints are not supported, only F32, F16 and BF16"));
 }
 

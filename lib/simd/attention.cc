@@ -64,17 +64,13 @@ HWY_INLINE void SumValues(const BlockTask& task, uint64_t seen, const float* res
   }
 }
 
-template <size_t kRows, class T>
-HWY_NOINLINE void SumSelectedValues(const BlockTask& task, const uint64_t* keys,
-                                    const float* rescale) {
-  const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
-  const T* values = static_cast<const T*>(task.block->values);
-  for (size_t r = 0; r < kRows; ++r) {
-    float* sums = task.partials + r * stride + kPartialValues;
-    for (size_t column = 0; column < stride - kPartialValues; column += kStrip) {
-      SumSelected(task.scores + r * kBlock, values + column * kBlock, keys[r], rescale[r],
-                  sums + column);
-    }
+// The values of one row, `keys` only.
+template <class T>
+HWY_NOINLINE void SumSelectedValues(const KvHeadBlock& block, const float* weights, uint64_t keys,
+                                    float rescale, size_t columns, float* sums) {
+  const T* values = static_cast<const T*>(block.values);
+  for (size_t column = 0; column < columns; column += kStrip) {
+    SumSelected(weights, values + column * kBlock, keys, rescale, sums + column);
   }
 }
 
@@ -105,10 +101,10 @@ HWY_NOINLINE void AttendBlock(const BlockTask& task) {
     DropWeights(strips, row.keep[task.index], scores);
     keys[r] &= row.keep[task.index];
   }
-  if (select) {
-    SumSelectedValues<kRows, T>(task, keys, rescale);
-  } else {
-    SumValues<kRows, T>(task, seen, any_moved ? rescale : nullptr);
+  if (!select) return SumValues<kRows, T>(task, seen, any_moved ? rescale : nullptr);
+  for (size_t r = 0; r < kRows; ++r) {
+    SumSelectedValues<T>(*task.block, task.scores + r * kBlock, keys[r], rescale[r],
+                         stride - kPartialValues, task.partials + r * stride + kPartialValues);
   }
 }
 

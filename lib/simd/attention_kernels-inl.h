@@ -1,5 +1,7 @@
 // The inner loops of attention: scores of a strip of keys, weighted sums of a panel of values, and
-// the softmax between them. Scores and weights of a row group lie in [kRows][kTokensPerBlock].
+// the softmax between them. What is done for one row at a time is not inlined: it would be compiled
+// again for every group size and element type. Scores and weights of a row group lie in
+// [kRows][kTokensPerBlock].
 #include <limits>
 
 #include "lib/simd/attention.h"
@@ -154,7 +156,7 @@ HWY_NOINLINE void FinishScores(const AttentionParams& params, const AttentionRow
 }
 
 // Bit j = whether scores[j] is -inf.
-HWY_INLINE uint64_t KeysWithoutWeight(StripRange strips, const float* scores) {
+HWY_NOINLINE uint64_t KeysWithoutWeight(StripRange strips, const float* scores) {
   uint64_t keys = 0;
   for (size_t j = strips.begin * kStrip; j < strips.end * kStrip; ++j) {
     keys |= static_cast<uint64_t>(scores[j] == kMinusInfinity) << j;
@@ -179,7 +181,7 @@ HWY_INLINE float LargestScore(StripRange strips, const float* scores) {
 
 // Turns the scores of one row into weights e^(score - maximum) and adds them to the row's sum.
 // Returns the factor for what was summed before: 1 unless the maximum moved.
-HWY_INLINE float WeighScores(StripRange strips, float* scores, float* partial) {
+HWY_NOINLINE float WeighScores(StripRange strips, float* scores, float* partial) {
   const FloatTag d;
   const float before = partial[kPartialMax];
   const float block_max = LargestScore(strips, scores);
@@ -211,7 +213,7 @@ HWY_INLINE float WeighScores(StripRange strips, float* scores, float* partial) {
 }
 
 // Weights of keys whose bit is not set become 0.
-HWY_INLINE void DropWeights(StripRange strips, uint64_t keep, float* weights) {
+HWY_NOINLINE void DropWeights(StripRange strips, uint64_t keep, float* weights) {
   ForEachScore(strips, weights, [&](Floats w, size_t j) HWY_ATTR {
     return hn::IfThenElseZero(MaskFromBits(keep >> j), w);
   });

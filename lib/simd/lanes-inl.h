@@ -20,8 +20,11 @@
 #include "hwy/highway.h"
 
 // Unrolls a loop over registers, so that the compiler keeps the array it runs over in registers.
+// The fallback of one lane has too many for that, and compiling it would take minutes.
 #undef ATTNSERVE_UNROLL
-#if defined(__clang__)
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#define ATTNSERVE_UNROLL
+#elif defined(__clang__)
 #define ATTNSERVE_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define ATTNSERVE_UNROLL _Pragma("GCC unroll 16")

@@ -138,13 +138,13 @@ std::vector<BadCase> BadCases() {
               [](auto* r) { r->mutable_dropout()->set_p(kNan); }),
       Attend("NaN scale", "INVALID_ARGUMENT BAD_OPTION options.scale",
              [](auto* r) { r->mutable_options()->set_scale(kNan); }),
-      Attend("heads that do not divide", "INVALID_ARGUMENT BAD_SHAPE options.kv_head_count",
+      Attend("heads that do not divide", "INVALID_ARGUMENT BAD_SHAPE kv_head_count",
              [](auto* r) {
                *r->mutable_q() = RandomTensor({1, 3, 3, 4}, 1);
              }),
       Attend("absurd window", "INVALID_ARGUMENT BAD_OPTION options.window.left",
              [](auto* r) { r->mutable_options()->mutable_window()->set_left(INT64_MIN); }),
-      Attend("absurd head counts", "INVALID_ARGUMENT TOO_LARGE options.head_count",
+      Attend("absurd head counts", "INVALID_ARGUMENT TOO_LARGE head_count",
              [](auto* r) {
                for (auto* t : {r->mutable_q(), r->mutable_k(), r->mutable_v()}) {
                  *t = FloatTensor({1, 0, int64_t{1} << 40}, {});
@@ -250,7 +250,8 @@ TEST(BadInput, BytesThatAreNoMessageAreRefused) {
     void* tag = nullptr;
     bool ok = false;
     queue.Next(&tag, &ok);
-    EXPECT_EQ(status.error_code(), grpc::INTERNAL) << method << status.error_message();
+    // gRPC's own answer of a callback service to what it cannot parse.
+    EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED) << method << status.error_message();
   }
   EXPECT_EQ(server.TinySession().size(), 32u);
 }
@@ -278,6 +279,34 @@ TEST(BadInput, RepliesThatDoNotFitAMessageAreRefusedBeforeTheWork) {
             "RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE");
   *step.mutable_q() = RandomTensor({1, 1, 40, 1}, 1);
   EXPECT_EQ(Decode(server, step).position(), 0);  // the refused step left nothing behind
+}
+
+TEST(BadInput, StepsOfABatchShareTheMessageTheirRepliesComeIn) {
+  TestServer server([](ServerOptions* options) { options->max_message_bytes = 256 << 10; });
+  v1::DecodeBatchRequest batch;
+  constexpr int kSteps = 12;
+  for (int i = 0; i < kSteps; ++i) {
+    v1::DecodeRequest step = CoreStep(server.CoreSession(), 1, 1);
+    // 16 KiB in and out, and as much for the context stage.
+    *step.mutable_q() = RandomTensor({1, 4, 128, 8}, 1);
+    step.add_stages(v1::STAGE_CONTEXT);
+    *batch.add_steps() = step;
+  }
+  v1::DecodeBatchResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = server.attention().DecodeBatch(&context, batch, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  int fitting = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    const std::string summary = Summary(response.results(i).status());
+    fitting += summary == "OK" ? 1 : 0;
+    if (summary == "OK") continue;
+    EXPECT_EQ(summary, "RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE");
+    v1::DecodeRequest again = batch.steps(i);
+    EXPECT_EQ(Decode(server, again).position(), 0);  // refused and not applied
+  }
+  // 32 KiB each of less than 256.
+  EXPECT_EQ(fitting, 7);
 }
 
 }  // namespace

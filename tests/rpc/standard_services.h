@@ -9,7 +9,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/impl/proto_utils.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
 #include "standard_services.pb.h"
 
 namespace attnserve::testing {

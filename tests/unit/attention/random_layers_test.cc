@@ -28,7 +28,13 @@ using reference::Values;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)  // Clang's way to say what GCC's macros say
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ATTNSERVE_SANITIZED
+#endif
+#endif
+
+#if defined(ATTNSERVE_SANITIZED) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int64_t kDefaultLayers = 300;
 #elif defined(NDEBUG)
 constexpr int64_t kDefaultLayers = 2000;

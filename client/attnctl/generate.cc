@@ -1,0 +1,268 @@
+// generate: a language model whose attention and caches are in the server, the rest here.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/attnctl/command.h"
+#include "client/attnctl/llama.h"
+#include "client/attnctl/table.h"
+#include "client/attnctl/tokenizer.h"
+#include "lib/base/status_macros.h"
+
+namespace attnserve::ctl {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+struct GenerateFlags {
+  std::string model_dir, model, prompt;
+  int64_t max_tokens = 0;
+  bool no_cache = false;
+  double temperature = 0.0;
+  uint64_t seed = 0;
+};
+
+double SecondsSince(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
+}
+
+struct Story {
+  std::vector<int> tokens;  // the prompt and what follows, without the first <s>
+  std::string text;
+  int64_t produced = 0;
+  double seconds = 0.0;
+  double server_seconds = 0.0;  // waiting for replies
+  int64_t cache_bytes = 0;
+};
+
+// Attention through a session: each call brings the new tokens only.
+class CachedAttention {
+ public:
+  explicit CachedAttention(client::Session session) : session_(std::move(session)) {}
+
+  absl::StatusOr<Floats> operator()(int64_t layer, const Floats& x, int64_t tokens) {
+    v1::DecodeRequest step;
+    step.set_layer(static_cast<int32_t>(layer));
+    *step.mutable_x() = client::F32Tensor(x, {1, tokens, static_cast<int64_t>(x.size()) / tokens});
+    ATTNSERVE_ASSIGN_OR_RETURN(const v1::DecodeResponse reply, session_.Decode(std::move(step)));
+    ATTNSERVE_ASSIGN_OR_RETURN(const auto values, client::F32Values(reply.output()));
+    return Floats(values.begin(), values.end());
+  }
+  absl::StatusOr<int64_t> Bytes() {
+    ATTNSERVE_ASSIGN_OR_RETURN(const v1::Session state, session_.GetState());
+    return state.owned_bytes();
+  }
+
+ private:
+  client::Session session_;
+};
+
+// Attention that keeps nothing: each call brings all tokens.
+class StatelessAttention {
+ public:
+  StatelessAttention(const client::Client& client, std::string model)
+      : client_(client), model_(std::move(model)) {}
+
+  absl::StatusOr<Floats> operator()(int64_t layer, const Floats& x, int64_t tokens) {
+    v1::ForwardRequest request;
+    request.set_model(model_);
+    request.set_layer(static_cast<int32_t>(layer));
+    *request.mutable_x() =
+        client::F32Tensor(x, {1, tokens, static_cast<int64_t>(x.size()) / tokens});
+    ATTNSERVE_ASSIGN_OR_RETURN(const v1::ForwardResponse reply, client_.Forward(request));
+    ATTNSERVE_ASSIGN_OR_RETURN(const auto values, client::F32Values(reply.output()));
+    return Floats(values.begin(), values.end());
+  }
+
+ private:
+  const client::Client& client_;
+  std::string model_;
+};
+
+class Generator {
+ public:
+  Generator(const GenerateFlags& flags, const Llama& llama, const Tokenizer& tokenizer)
+      : flags_(flags), llama_(llama), tokenizer_(tokenizer), random_(flags.seed) {}
+
+  // Tells a story; with `show`, prints it as it comes. `incremental` says that `attention`
+  // remembers earlier tokens.
+  template <typename Attention>
+  absl::StatusOr<Story> Tell(Attention& attention, bool incremental, bool show) {
+    random_.seed(flags_.seed);
+    Story story;
+    const auto timed = [&](int64_t layer, const Floats& x, int64_t tokens) {
+      const auto start = SteadyClock::now();
+      auto result = attention(layer, x, tokens);
+      story.server_seconds += SecondsSince(start);
+      return result;
+    };
+    std::vector<int> sequence = {Tokenizer::kBos};
+    for (const int token : tokenizer_.Encode(flags_.prompt)) sequence.push_back(token);
+    for (size_t i = 1; i < sequence.size(); ++i) Add(sequence[i - 1], sequence[i], show, &story);
+    const int64_t limit = std::min<int64_t>(
+        llama_.config().max_tokens - static_cast<int64_t>(sequence.size()), flags_.max_tokens);
+    const auto start = SteadyClock::now();
+    size_t done = 0;  // tokens the attention has seen
+    while (story.produced < limit) {
+      const size_t from = incremental ? done : 0;
+      ATTNSERVE_ASSIGN_OR_RETURN(const Floats logits,
+                                 llama_.Run(absl::MakeConstSpan(sequence).subspan(from), timed));
+      done = sequence.size();
+      const int next = Choose(logits);
+      if (next == Tokenizer::kBos || next == Tokenizer::kEos) break;
+      ++story.produced;
+      Add(sequence.back(), next, show, &story);
+      sequence.push_back(next);
+    }
+    story.seconds = SecondsSince(start);
+    if (show) std::printf("\n");
+    return story;
+  }
+
+ private:
+  void Add(int previous, int token, bool show, Story* story) const {
+    const std::string text = tokenizer_.Decode(previous, token);
+    story->tokens.push_back(token);
+    story->text += text;
+    if (!show) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  // The likeliest token, or one drawn from softmax(logits / temperature).
+  int Choose(const Floats& logits) {
+    const auto best = std::max_element(logits.begin(), logits.end());
+    if (flags_.temperature <= 0.0) return static_cast<int>(best - logits.begin());
+    std::vector<double> weights;
+    for (const float logit : logits) {
+      weights.push_back(std::exp((static_cast<double>(logit) - *best) / flags_.temperature));
+    }
+    return std::discrete_distribution<int>(weights.begin(), weights.end())(random_);
+  }
+
+  const GenerateFlags& flags_;
+  const Llama& llama_;
+  const Tokenizer& tokenizer_;
+  std::mt19937_64 random_;
+};
+
+// Whether the served model can be the attention of the one in the folder.
+absl::Status CheckFits(const v1::GetModelResponse& served, const LlamaConfig& config,
+                       const std::string& folder) {
+  const bool layers_fit = served.layers_size() == config.layer_count;
+  const int64_t width = served.layers_size() > 0 ? served.layers(0).input_size() : 0;
+  if (layers_fit && width == config.hidden_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the served model \"", served.model().name(), "\" has ", served.layers_size(),
+      " attention layers of width ", width, "; ", folder, " needs ", config.layer_count,
+      " of width ", config.hidden_size, ". Serve it with attnserve --model NAME=", folder,
+      " and name it with --model NAME"));
+}
+
+void PrintStatistics(const char* how, const Story& story) {
+  const double rate = static_cast<double>(story.produced) / std::max(1e-9, story.seconds);
+  std::fprintf(
+      stderr, "%s: %lld tokens in %.2f s, %.0f tokens/s; %.0f %% of it in the server's attention\n",
+      how, static_cast<long long>(story.produced), story.seconds, rate,
+      100.0 * story.server_seconds / std::max(1e-9, story.seconds));
+}
+
+void PrintStoryJson(const Story& cached, const Story* recomputed) {
+  std::string text;
+  for (const char c : cached.text) {
+    if (c == '"' || c == '\\') text += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppendFormat(&text, "\\u%04x", c);
+    } else {
+      text += c;
+    }
+  }
+  std::printf(
+      "{\"text\": \"%s\", \"tokens\": %lld, \"seconds\": %.6f, \"server_seconds\": %.6f, "
+      "\"cache_bytes\": %lld",
+      text.c_str(), static_cast<long long>(cached.produced), cached.seconds, cached.server_seconds,
+      static_cast<long long>(cached.cache_bytes));
+  if (recomputed != nullptr) {
+    std::printf(", \"no_cache_seconds\": %.6f, \"same_text\": %s", recomputed->seconds,
+                recomputed->text == cached.text ? "true" : "false");
+  }
+  std::printf("}\n");
+}
+
+absl::Status Generate(const Global& global, const GenerateFlags& flags) {
+  ATTNSERVE_ASSIGN_OR_RETURN(const Llama llama, Llama::Load(flags.model_dir));
+  ATTNSERVE_ASSIGN_OR_RETURN(const Tokenizer tokenizer,
+                             Tokenizer::Load(flags.model_dir + "/vocab.json"));
+  if (tokenizer.size() > llama.config().vocab_size) {
+    return absl::InvalidArgumentError("vocab.json has more pieces than the model has embeddings");
+  }
+  ATTNSERVE_ASSIGN_OR_RETURN(const client::Client client, Connect(global));
+  ATTNSERVE_ASSIGN_OR_RETURN(const v1::GetModelResponse served, client.GetModel(flags.model));
+  ATTNSERVE_RETURN_IF_ERROR(CheckFits(served, llama.config(), flags.model_dir));
+  const std::string name = served.model().name();
+
+  v1::CreateSessionRequest request;
+  request.set_model(name);
+  ATTNSERVE_ASSIGN_OR_RETURN(client::Session session, client.CreateSession(request));
+  const std::string id = session.id();
+  CachedAttention cached_attention(std::move(session));
+  Generator generator(flags, llama, tokenizer);
+  ATTNSERVE_ASSIGN_OR_RETURN(Story cached, generator.Tell(cached_attention, true, !global.json));
+  ATTNSERVE_ASSIGN_OR_RETURN(cached.cache_bytes, cached_attention.Bytes());
+  if (!global.json) {
+    PrintStatistics("with the cache", cached);
+    std::fprintf(stderr, "session %s holds %s\n", id.c_str(), Bytes(cached.cache_bytes).c_str());
+  }
+  if (!flags.no_cache) {
+    if (global.json) PrintStoryJson(cached, nullptr);
+    return absl::OkStatus();
+  }
+  StatelessAttention stateless(client, name);
+  ATTNSERVE_ASSIGN_OR_RETURN(const Story recomputed, generator.Tell(stateless, false, false));
+  const bool same = recomputed.text == cached.text;
+  if (global.json) {
+    PrintStoryJson(cached, &recomputed);
+  } else {
+    PrintStatistics("without a cache", recomputed);
+    std::fprintf(stderr, "the text is %s; the cache made it %.1f times as fast\n",
+                 same ? "the same" : "NOT the same", recomputed.seconds / cached.seconds);
+  }
+  return same ? absl::OkStatus() : absl::DataLossError("the two texts differ");
+}
+
+}  // namespace
+
+void AddGenerateCommand(CLI::App* app) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* generate = app->add_subcommand(
+      "generate", "Let a language model write: attention in the server, the rest here");
+  generate
+      ->add_option("--model-dir", flags->model_dir,
+                   "Llama-style folder: config.json, model.safetensors, vocab.json")
+      ->required();
+  generate->add_option("--model", flags->model, "Served model; default the only one");
+  generate->add_option("--prompt", flags->prompt, "How the text begins");
+  generate->add_option("--max-tokens", flags->max_tokens, "Tokens to write, at most")
+      ->default_val(255)
+      ->check(CLI::PositiveNumber);
+  generate->add_flag("--no-cache", flags->no_cache,
+                     "Afterwards recompute everything with Forward, compare text and time");
+  generate
+      ->add_option("--temperature", flags->temperature,
+                   "0: always the likeliest token; 1: as the model thinks")
+      ->check(CLI::NonNegativeNumber);
+  generate->add_option("--seed", flags->seed, "Seed of what --temperature draws");
+  generate->footer(
+      "The text goes to stdout, statistics to stderr.\n"
+      "Examples:\n"
+      "  attnctl generate --model-dir deploy/demo_model\n"
+      "  attnctl generate --model-dir deploy/demo_model --no-cache\n"
+      "  attnctl generate --model-dir deploy/demo_model --temperature 0.8 --seed 7");
+  SetCommand(generate, [flags](const Global& global) { return Generate(global, *flags); });
+}
+
+}  // namespace attnserve::ctl
