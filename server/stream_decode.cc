@@ -62,6 +62,7 @@ StreamDecodeReactor::~StreamDecodeReactor() = default;
 
 void StreamDecodeReactor::Start() {
   const absl::Status status = backend_.CheckOpen();
+  if (!status.ok()) CountRejected(status, &backend_.metrics());
   const bool draining = streams_.Add(this);
   Actions actions;
   {

@@ -51,9 +51,9 @@ absl::Status CheckValues(std::string_view field, absl::Span<const float> values,
 absl::Status CheckWindow(std::string_view field, const Window& window) {
   for (const auto& [name, side] : {std::pair("left", window.left), {"right", window.right}}) {
     if (side < -1) {
-      return BadOption(FieldPath(field, name),
-                       absl::StrCat("is ", side,
-                                    "; a window reaches 0 or more keys, -1 means unbounded"));
+      return BadOption(
+          FieldPath(field, name),
+          absl::StrCat("is ", side, "; a window reaches 0 or more keys, -1 means unbounded"));
     }
   }
   return absl::OkStatus();
@@ -125,9 +125,10 @@ absl::Status CheckRotary(std::string_view field, int64_t key_head_size,
                                   " = ", key_head_size));
   }
   if (dimension % 2 != 0) {
-    return BadOption(dimension_field,
-                     absl::StrCat(rotary.dimension == 0 ? "is unset and so key_head_size = " : "is ",
-                                  dimension, "; rotation works on pairs, it must be even"));
+    return BadOption(
+        dimension_field,
+        absl::StrCat(rotary.dimension == 0 ? "is unset and so key_head_size = " : "is ", dimension,
+                     "; rotation works on pairs, it must be even"));
   }
   return std::visit(ScalingCheck{std::string(field), rotary.theta}, rotary.scaling);
 }

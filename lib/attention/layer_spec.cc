@@ -52,10 +52,8 @@ absl::Status CheckKind(std::string_view field, const LayerSpec& spec) {
 absl::Status CheckProjectionFlags(std::string_view field, const LayerSpec& spec) {
   if (spec.kind == LayerKind::kCoreAttention) {
     const std::pair<std::string_view, bool> flags[] = {
-        {"query_bias", spec.query_bias},
-        {"key_bias", spec.key_bias},
-        {"value_bias", spec.value_bias},
-        {"output_projection", spec.output_projection},
+        {"query_bias", spec.query_bias},   {"key_bias", spec.key_bias},
+        {"value_bias", spec.value_bias},   {"output_projection", spec.output_projection},
         {"output_bias", spec.output_bias},
     };
     for (const auto& [name, set] : flags) {
@@ -96,8 +94,7 @@ absl::Status CompleteHeads(std::string_view field, LayerSpec* spec) {
                                    width % heads, "; change one of them or set key_head_size"));
     }
     spec->key_head_size = width / heads;
-    ATTNSERVE_RETURN_IF_ERROR(
-        CheckSize(field, "key_head_size", spec->key_head_size, kMaxHeadSize));
+    ATTNSERVE_RETURN_IF_ERROR(CheckSize(field, "key_head_size", spec->key_head_size, kMaxHeadSize));
   }
   if (spec->value_head_size == 0) spec->value_head_size = spec->key_head_size;
   ATTNSERVE_RETURN_IF_ERROR(

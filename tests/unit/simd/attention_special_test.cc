@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "lib/simd/attention.h"
+#include "lib/simd/attention_layout.h"
 #include "tests/unit/simd/attention_problem.h"
 #include "tests/unit/simd/targets_test_util.h"
 
@@ -234,6 +235,29 @@ TEST(AttentionSpecial, MergingAnEmptyPartialChangesNoBit) {
   EXPECT_EQ(std::memcmp(full.data(), before.data(), floats * sizeof(float)), 0);
   MergePartial(d_v, before.data(), empty.data());
   EXPECT_EQ(std::memcmp(empty.data(), before.data(), floats * sizeof(float)), 0);
+}
+
+TEST(AttentionSpecial, MaximumIgnoresNanWhereverItIs) {
+  ProblemOptions options = SomeOptions(64, 1);
+  options.bias = true;
+  options.scale = 0.0f;
+  for (size_t nan_key = 0; nan_key < 64; ++nan_key) {
+    for (const size_t best_key : {size_t{0}, size_t{17}, size_t{63}}) {
+      if (nan_key == best_key) continue;
+      Problem problem(options, 44);
+      std::vector<float>& bias = problem.rows[0].bias;
+      bias[nan_key] = kNan;
+      bias[best_key] = 50.0f;
+      ForEachTarget([&] {
+        const AttentionParams params = problem.params();
+        AlignedBuffer<float> partial(static_cast<size_t>(PartialFloats(20)));
+        AlignedBuffer<float> scratch(AttendScratchFloats(params));
+        AttendStretch(params, problem.Rows(), 0, {problem.cache.block(0)}, partial.data(),
+                      scratch.data());
+        EXPECT_EQ(partial.data()[kPartialMax], 50.0f) << nan_key << " " << best_key;
+      });
+    }
+  }
 }
 
 TEST(AttentionSpecial, MisalignedQueryGivesTheSameBits) {
