@@ -38,9 +38,8 @@ void MergePartial(int64_t value_head_size, const float* next, float* total) {
     return;
   }
   const float maximum = std::max(total[kPartialMax], next[kPartialMax]);
-  const float subtract = std::isinf(maximum) && maximum < 0 ? 0.0f : maximum;
-  const float next_factor = Exp(next[kPartialMax] - subtract);
-  const float total_factor = Exp(total[kPartialMax] - subtract);
+  const float next_factor = Exp(next[kPartialMax] - maximum);
+  const float total_factor = Exp(total[kPartialMax] - maximum);
   ScaleAndAdd(next + kPartialSum, next_factor, total_factor, 16, total + kPartialSum);
   ScaleAndAdd(next + kPartialValues, next_factor, total_factor, size - kPartialValues,
               total + kPartialValues);

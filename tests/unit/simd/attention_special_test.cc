@@ -260,6 +260,26 @@ TEST(AttentionSpecial, MaximumIgnoresNanWhereverItIs) {
   }
 }
 
+// Weighted, the least negative number becomes -0, which a hidden key may or may not turn into +0.
+TEST(AttentionSpecial, ZerosArePositiveOnEveryPath) {
+  ProblemOptions options = SomeOptions(100, 5);
+  options.mask = true;
+  Problem problem(options, 45);
+  for (int64_t token = 0; token < 100; ++token) {
+    for (int64_t i = 0; i < 20; ++i) {
+      problem.cache.SetValue(token, i, -std::numeric_limits<float>::denorm_min());
+    }
+  }
+  for (const bool selecting : {false, true}) {
+    problem.cache.claim_nonfinite = selecting;
+    ForEachTarget([&] {
+      for (const RowResult& result : ComputeAll(problem)) {
+        EXPECT_TRUE(std::all_of(result.output.begin(), result.output.end(), IsPositiveZero));
+      }
+    });
+  }
+}
+
 TEST(AttentionSpecial, MisalignedQueryGivesTheSameBits) {
   Problem problem(SomeOptions(100, 2), 43);
   const std::vector<RowResult> aligned = ComputeAll(problem);
