@@ -15,7 +15,6 @@ if(ATTNSERVE_BUILD_SERVER)
     pkg_check_modules(libhwy REQUIRED IMPORTED_TARGET libhwy)
     add_library(hwy::hwy ALIAS PkgConfig::libhwy)
   endif()
-  find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are set to one through it
   find_package(nlohmann_json REQUIRED)
   if(NOT ATTNSERVE_LIB_ONLY)
     find_package(CLI11 CONFIG REQUIRED)

@@ -15,6 +15,7 @@ TEST(KvSequence, SteadyDecodeAllocatesOnlyForNewBlocks) {
   const std::vector<float> data(32, 1.0f);
   const HeadsView heads{DType::kF32, data.data(), 1, 2, 16, 32, 16};
   KvSequence sequence(layout, &pool);
+  EXPECT_GT(AllocationCount(), 0);  // the counter counts
   for (int64_t t = 0; t < 1000; ++t) {
     const int64_t before = AllocationCount();
     const bool new_block = t % kTokensPerBlock == 0;
