@@ -5,7 +5,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
@@ -17,6 +16,7 @@
 #include "lib/simd/vector_ops.h"
 #include "server/limits.h"
 #include "server/log.h"
+#include "server/reflection.h"
 
 namespace attnserve {
 namespace {
@@ -90,7 +90,7 @@ absl::Status Server::StartHttp() {
 
 absl::Status Server::StartGrpc() {
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  EnableReflection();
   grpc::ServerBuilder builder;
   // Two servers must not share a port unnoticed.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -56,7 +56,7 @@ class ForeignClientTest(unittest.TestCase):
                               {"layer": 0, "x": tensor(rows)})["output"]
             self.assertEqual(whole["shape"], ["1", "3", str(width)])
             session = self.call(server, prefix + "SessionService/CreateSession",
-                                {"model": "demo"})["session"]["sessionId"]
+                                {"model": "demo"})["session"]["session_id"]
             steps = []
             for t, row in enumerate(rows):
                 reply = self.call(server, prefix + "AttentionService/Decode",
