@@ -15,10 +15,10 @@ constexpr char kFooter[] =
     "also [B, T, H * d].\n"
     "\n"
     "The example of the textbooks: how much does \"shiny\" attend to \"Hello shiny sun!\"?\n"
-    "Scores 0.7842 1.3569 1.2487, weights 0.2291 0.4063 0.3646, output 0.3990 0.3854 0.8610:\n"
+    "Scores 0.7842 1.3569 1.2487, weights 0.22914 0.40626 0.36460,\n"
+    "output 0.39896 0.38542 0.86095:\n"
     "  attnctl attend --scale 1 --stages scores,weights --q '[[0.53,0.34,0.98]]' \\\n"
-    "    --k '[[0.34,0.22,0.54],[0.53,0.34,0.98],[0.29,0.54,0.93]]' \\\n"
-    "    --v '[[0.34,0.22,0.54],[0.53,0.34,0.98],[0.29,0.54,0.93]]'\n"
+    "    --k '[[0.34,0.22,0.54],[0.53,0.34,0.98],[0.29,0.54,0.93]]'\n"
     "Without --scale 1, scores are divided by sqrt(3) and the weights are flatter.";
 
 struct AttendFlags {
@@ -41,7 +41,8 @@ absl::Status Fill(const AttendFlags& flags, v1::AttendRequest* request) {
   };
   absl::Status status = read("--q", flags.q, rank, request->mutable_q());
   if (status.ok()) status = read("--k", flags.k, rank, request->mutable_k());
-  if (status.ok()) status = read("--v", flags.v, rank, request->mutable_v());
+  if (status.ok())
+    status = read("--v", flags.v.empty() ? flags.k : flags.v, rank, request->mutable_v());
   if (status.ok() && !flags.past_key.empty()) {
     status = read("--past-key", flags.past_key, 4, request->mutable_past_key());
   }
@@ -79,7 +80,7 @@ absl::Status Attend(const Global& global, const AttendFlags& flags) {
     PrintJson(*reply);
     return absl::OkStatus();
   }
-  const absl::Status status = PrintStages(reply->stages(), flags.full);
+  const absl::Status status = PrintStages(reply->stages(), /*layers=*/false, flags.full);
   return status.ok() ? PrintTensor("output", reply->output(), flags.full) : status;
 }
 
@@ -90,7 +91,7 @@ void AddAttendCommand(CLI::App* app) {
   auto flags = std::make_shared<AttendFlags>();
   attend->add_option("--q", flags->q, "Queries")->required();
   attend->add_option("--k", flags->k, "Keys")->required();
-  attend->add_option("--v", flags->v, "Values")->required();
+  attend->add_option("--v", flags->v, "Values; default the keys");
   attend->add_option("--past-key", flags->past_key, "Keys before the new ones");
   attend->add_option("--past-value", flags->past_value, "Values before the new ones");
   attend->add_option("--mask", flags->mask, "true = attend, or numbers that are added to scores");

@@ -2,12 +2,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/attnctl/command.h"
-#include "client/attnctl/table.h"
 #include "client/attnctl/tensor_input.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
@@ -16,6 +17,7 @@ namespace attnserve::ctl {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
+using Outcome = absl::StatusOr<v1::DecodeResponse>;
 
 struct BenchFlags {
   std::string model;
@@ -33,30 +35,46 @@ double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
-// One session's inputs, the same for every step.
+// What the sessions send: the same inputs in every step.
 class Load {
  public:
-  Load(const BenchFlags& flags, int64_t width) : flags_(flags), width_(width) {}
-
-  v1::DecodeRequest Step(int64_t tokens) const {
-    v1::DecodeRequest step;
-    if (flags_.core) {
-      step.set_layer(0);
-      const auto fill = [&](int64_t heads, v1::Tensor* tensor) {
-        *tensor = RandomTensor(heads * tokens, flags_.head_size, 1);
-        tensor->clear_shape();
-        for (const int64_t size : {int64_t{1}, heads, tokens, flags_.head_size}) {
-          tensor->add_shape(size);
-        }
-      };
-      fill(flags_.heads, step.mutable_q());
-      fill(flags_.kv_heads, step.mutable_k());
-      fill(flags_.kv_heads, step.mutable_v());
-      return step;
+  // For a model whose layers do not chain, a token is a call to each layer in turn.
+  static absl::StatusOr<Load> Make(const BenchFlags& flags, const client::Client& client) {
+    Load load(flags);
+    if (flags.core) {
+      load.layers_ = {{0, 0}};
+      return load;
     }
-    if (flags_.layer >= 0) step.set_layer(flags_.layer);
-    *step.mutable_x() = RandomTensor(tokens, width_, 1);
-    return step;
+    ATTNSERVE_ASSIGN_OR_RETURN(const v1::GetModelResponse served, client.GetModel(flags.model));
+    const int count = served.layers_size();
+    if (flags.layer >= count) {
+      return absl::InvalidArgumentError(absl::StrCat("--layer: the model has ", count, " layers"));
+    }
+    if (flags.layer >= 0) {
+      load.layers_ = {{flags.layer, served.layers(flags.layer).input_size()}};
+    } else if (served.model().layers_chain()) {
+      load.layers_ = {{-1, served.layers(0).input_size()}};
+    } else {
+      for (int i = 0; i < count; ++i) load.layers_.push_back({i, served.layers(i).input_size()});
+    }
+    return load;
+  }
+
+  // The calls that append `tokens` tokens.
+  std::vector<v1::DecodeRequest> Calls(int64_t tokens) const {
+    std::vector<v1::DecodeRequest> calls;
+    for (const auto& [layer, width] : layers_) {
+      v1::DecodeRequest& step = calls.emplace_back();
+      if (layer >= 0) step.set_layer(layer);
+      if (flags_.core) {
+        *step.mutable_q() = Heads(flags_.heads, tokens);
+        *step.mutable_k() = Heads(flags_.kv_heads, tokens);
+        *step.mutable_v() = Heads(flags_.kv_heads, tokens);
+      } else {
+        *step.mutable_x() = RandomTensor(tokens, width, 1);
+      }
+    }
+    return calls;
   }
 
   v1::CreateSessionRequest Session() const {
@@ -75,141 +93,216 @@ class Load {
   }
 
  private:
-  const BenchFlags& flags_;
-  int64_t width_;
+  explicit Load(const BenchFlags& flags) : flags_(flags) {}
+
+  v1::Tensor Heads(int64_t heads, int64_t tokens) const {
+    v1::Tensor tensor = RandomTensor(heads * tokens, flags_.head_size, 1);
+    tensor.clear_shape();
+    for (const int64_t size : {int64_t{1}, heads, tokens, flags_.head_size}) tensor.add_shape(size);
+    return tensor;
+  }
+
+  BenchFlags flags_;
+  std::vector<std::pair<int32_t, int64_t>> layers_;  // layer (-1: all) and width of x
 };
 
-// What all callers share.
-class Bench {
+// One thread: its sessions in turn, a call at a time; over a stream, a call of each session at a
+// time.
+class Caller {
  public:
-  Bench(const BenchFlags& flags, const client::Client& client, const Load& load)
-      : flags_(flags), client_(client), load_(load) {}
+  Caller(const Load& load, const BenchFlags& flags, const client::Client& client)
+      : flags_(flags), client_(client), load_(load), calls_(load.Calls(1)) {}
 
-  absl::Status Run(bool progress) {
-    std::vector<std::thread> callers;
-    for (int caller = 0; caller < flags_.callers; ++caller) {
-      callers.emplace_back([this, caller] {
-        const absl::Status status = Call(caller);
-        MutexLock lock(mutex_);
-        if (!status.ok() && status_.ok()) status_ = status;
-        ++ended_;
-      });
-    }
-    while (progress && !Ended()) {
-      std::fprintf(stderr, "\r%lld of %lld tokens", static_cast<long long>(done_.load()),
-                   static_cast<long long>(flags_.sessions * flags_.tokens));
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    }
-    for (std::thread& caller : callers) caller.join();
-    if (progress) std::fprintf(stderr, "\r%40s\r", "");
-    MutexLock lock(mutex_);
-    return status_;
-  }
-
-  void Print(bool json) {
-    MutexLock lock(mutex_);
-    std::sort(latencies_.begin(), latencies_.end());
-    const auto percentile = [this](double p) {
-      const size_t index = static_cast<size_t>(p * static_cast<double>(latencies_.size()));
-      return 1e3 * latencies_[std::min(index, latencies_.size() - 1)];
-    };
-    if (latencies_.empty()) return;
-    const double seconds = std::chrono::duration<double>(last_ - first_).count();
-    const double rate = static_cast<double>(latencies_.size()) / std::max(1e-9, seconds);
-    const double p[4] = {percentile(0.5), percentile(0.9), percentile(0.99),
-                         1e3 * latencies_.back()};
-    if (json) {
-      std::printf(
-          "{\"callers\": %d, \"sessions\": %d, \"tokens\": %lld, \"seconds\": %.6f, "
-          "\"tokens_per_second\": %.1f, \"latency_ms\": {\"p50\": %.4f, \"p90\": %.4f, "
-          "\"p99\": %.4f, \"max\": %.4f}}\n",
-          flags_.callers, flags_.sessions, static_cast<long long>(latencies_.size()), seconds, rate,
-          p[0], p[1], p[2], p[3]);
-      return;
-    }
-    std::printf("%lld tokens in %.2f s by %d callers over %d sessions: %.0f tokens/s\n",
-                static_cast<long long>(latencies_.size()), seconds, flags_.callers, flags_.sessions,
-                rate);
-    std::printf("latency of a step: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, max %.3f ms\n", p[0],
-                p[1], p[2], p[3]);
-  }
-
- private:
-  bool Ended() {
-    MutexLock lock(mutex_);
-    return ended_ == flags_.callers;
-  }
-
-  // The sessions caller, caller + callers, ... in turn, a token each.
-  absl::Status Call(int caller) {
-    std::vector<client::Session> sessions;
-    for (int i = caller; i < flags_.sessions; i += flags_.callers) {
+  absl::Status Prepare(int sessions) {
+    for (int i = 0; i < sessions; ++i) {
       ATTNSERVE_ASSIGN_OR_RETURN(client::Session session, client_.CreateSession(load_.Session()));
       if (flags_.prefill > 0) {
-        ATTNSERVE_RETURN_IF_ERROR(session.Decode(load_.Step(flags_.prefill)).status());
+        for (v1::DecodeRequest& step : load_.Calls(flags_.prefill)) {
+          ATTNSERVE_RETURN_IF_ERROR(session.Decode(std::move(step)).status());
+        }
       }
-      sessions.push_back(std::move(session));
+      sessions_.push_back(std::move(session));
     }
-    std::unique_ptr<client::DecodeStream> stream;
-    if (flags_.stream) stream = client_.OpenStream();
-    const v1::DecodeRequest step = load_.Step(1);
-    std::vector<double> latencies;
-    const auto begin = SteadyClock::now();
-    for (int64_t token = 0; token < flags_.tokens; ++token) {
-      for (client::Session& session : sessions) {
-        const auto start = SteadyClock::now();
-        ATTNSERVE_RETURN_IF_ERROR(DecodeOne(step, stream.get(), &session));
-        latencies.push_back(SecondsSince(start));
-        ++done_;
-      }
-    }
-    const auto end = SteadyClock::now();
-    if (stream != nullptr) ATTNSERVE_RETURN_IF_ERROR(stream->Close());
-    MutexLock lock(mutex_);
-    first_ = latencies_.empty() ? begin : std::min(first_, begin);
-    last_ = std::max(last_, end);
-    latencies_.insert(latencies_.end(), latencies.begin(), latencies.end());
+    if (flags_.stream) stream_ = client_.OpenStream();
     return absl::OkStatus();
   }
 
-  static absl::Status DecodeOne(const v1::DecodeRequest& step, client::DecodeStream* stream,
-                                client::Session* session) {
-    v1::DecodeRequest copy = step;
-    if (stream == nullptr) return session->Decode(std::move(copy)).status();
-    session->Prepare(&copy);
-    const auto outcome = stream->Send(copy).get();
-    session->Settle(copy, outcome);
-    return outcome.status();
+  absl::Status Run(const std::atomic<bool>& stop, std::atomic<int64_t>* done) {
+    for (int64_t token = 0; token < flags_.tokens && !stop; ++token) {
+      ATTNSERVE_RETURN_IF_ERROR(stream_ != nullptr ? StreamToken(done) : UnaryToken(done));
+    }
+    return stream_ != nullptr ? stream_->Close() : absl::OkStatus();
+  }
+
+  const std::vector<double>& latencies() const { return latencies_; }  // of calls, in seconds
+
+ private:
+  absl::Status UnaryToken(std::atomic<int64_t>* done) {
+    for (client::Session& session : sessions_) {
+      for (const v1::DecodeRequest& call : calls_) {
+        const auto start = SteadyClock::now();
+        ATTNSERVE_RETURN_IF_ERROR(session.Decode(call).status());
+        latencies_.push_back(SecondsSince(start));
+      }
+      ++*done;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status StreamToken(std::atomic<int64_t>* done) {
+    struct Pending {
+      v1::DecodeRequest step;
+      std::promise<Outcome> promise;
+      std::future<Outcome> outcome = promise.get_future();
+      double seconds = 0.0;
+    };
+    for (const v1::DecodeRequest& call : calls_) {
+      std::vector<Pending> pending(sessions_.size());
+      for (size_t i = 0; i < sessions_.size(); ++i) {
+        pending[i].step = call;
+        sessions_[i].Prepare(&pending[i].step);
+        const auto start = SteadyClock::now();
+        stream_->Send(pending[i].step, [&slot = pending[i], start](Outcome outcome) {
+          slot.seconds = SecondsSince(start);
+          slot.promise.set_value(std::move(outcome));
+        });
+      }
+      absl::Status status;
+      for (size_t i = 0; i < sessions_.size(); ++i) {
+        const Outcome outcome = pending[i].outcome.get();
+        sessions_[i].Settle(pending[i].step, outcome);
+        if (status.ok()) status = outcome.status();
+        latencies_.push_back(pending[i].seconds);
+      }
+      ATTNSERVE_RETURN_IF_ERROR(status);
+    }
+    *done += static_cast<int64_t>(sessions_.size());
+    return absl::OkStatus();
   }
 
   const BenchFlags& flags_;
   const client::Client& client_;
   const Load& load_;
-  std::atomic<int64_t> done_{0};
-  Mutex mutex_;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  int ended_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<double> latencies_ ABSL_GUARDED_BY(mutex_);
-  SteadyClock::time_point first_ ABSL_GUARDED_BY(mutex_);
-  SteadyClock::time_point last_ ABSL_GUARDED_BY(mutex_);
+  const std::vector<v1::DecodeRequest> calls_;
+  std::vector<client::Session> sessions_;
+  std::unique_ptr<client::DecodeStream> stream_;
+  std::vector<double> latencies_;
 };
+
+// Runs `work(i)` on `count` threads and returns the first error; `progress` is called meanwhile.
+template <typename Work, typename Progress>
+absl::Status OnThreads(int count, Work work, Progress progress) {
+  Mutex mutex;
+  absl::Status status;
+  std::atomic<int> running{count};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      const absl::Status outcome = work(i);
+      {
+        MutexLock lock(mutex);
+        if (status.ok()) status = outcome;
+      }
+      --running;
+    });
+  }
+  while (running > 0) progress();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
+
+struct Result {
+  int64_t tokens = 0;
+  double seconds = 0.0;
+  std::vector<double> latencies;  // of calls, sorted, in seconds
+
+  double Percentile(double p) const {
+    const auto index = static_cast<size_t>(p * static_cast<double>(latencies.size()));
+    return latencies.empty() ? 0.0 : latencies[std::min(index, latencies.size() - 1)];
+  }
+};
+
+void Print(const BenchFlags& flags, const Result& result, bool json) {
+  const double seconds = std::max(1e-9, result.seconds);
+  const double tokens_per_second = static_cast<double>(result.tokens) / seconds;
+  const double calls_per_second = static_cast<double>(result.latencies.size()) / seconds;
+  const double p50 = 1e3 * result.Percentile(0.5), p90 = 1e3 * result.Percentile(0.9);
+  const double p99 = 1e3 * result.Percentile(0.99), max = 1e3 * result.Percentile(1.0);
+  if (json) {
+    std::printf(
+        "{\"callers\": %d, \"sessions\": %d, \"prefill\": %lld, \"stream\": %s, \"tokens\": %lld, "
+        "\"calls\": %zu, \"seconds\": %.6f, \"tokens_per_second\": %.1f, \"calls_per_second\": "
+        "%.1f, \"latency_ms\": {\"p50\": %.4f, \"p90\": %.4f, \"p99\": %.4f, \"max\": %.4f}}\n",
+        flags.callers, flags.sessions, static_cast<long long>(flags.prefill),
+        flags.stream ? "true" : "false", static_cast<long long>(result.tokens),
+        result.latencies.size(), result.seconds, tokens_per_second, calls_per_second, p50, p90, p99,
+        max);
+    return;
+  }
+  std::printf("%lld tokens in %.2f s by %d callers over %d sessions%s\n",
+              static_cast<long long>(result.tokens), result.seconds, flags.callers, flags.sessions,
+              flags.stream ? ", streamed" : "");
+  std::printf("throughput  %.0f tokens/s, %.0f calls/s\n", tokens_per_second, calls_per_second);
+  std::printf("latency     p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, max %.3f ms a call\n", p50, p90,
+              p99, max);
+}
 
 absl::Status RunBench(const Global& global, const BenchFlags& flags) {
   ATTNSERVE_ASSIGN_OR_RETURN(const client::Client client, Connect(global));
-  int64_t width = 0;
-  if (!flags.core) {
-    ATTNSERVE_ASSIGN_OR_RETURN(const v1::GetModelResponse model, client.GetModel(flags.model));
-    const int layer = std::max(0, flags.layer);
-    if (layer >= model.layers_size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--layer: the model has ", model.layers_size(), " layers"));
+  ATTNSERVE_ASSIGN_OR_RETURN(const Load load, Load::Make(flags, client));
+  std::vector<Caller> callers;
+  const int count = std::min(flags.callers, flags.sessions);
+  for (int i = 0; i < count; ++i) callers.emplace_back(load, flags, client);
+
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> done{0};
+  const bool shown = ShowsProgress() && !global.json;
+  const int64_t total = int64_t{flags.sessions} * flags.tokens;
+  const auto progress = [&] {
+    if (shown) {
+      std::fprintf(stderr, "\r%lld of %lld tokens ", static_cast<long long>(done.load()),
+                   static_cast<long long>(total));
     }
-    width = model.layers(layer).input_size();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  const auto run = [&](auto work) {
+    return OnThreads(
+        count,
+        [&](int i) {
+          absl::Status status = work(i);
+          if (!status.ok()) stop = true;
+          return status;
+        },
+        progress);
+  };
+  absl::Status status = run([&](int i) {
+    const int share = flags.sessions / count + (i < flags.sessions % count ? 1 : 0);
+    return callers[static_cast<size_t>(i)].Prepare(share);
+  });
+  std::atomic<int64_t> finished_ns{0};
+  const auto start = SteadyClock::now();
+  if (status.ok()) {
+    status = run([&](int i) {
+      absl::Status outcome = callers[static_cast<size_t>(i)].Run(stop, &done);
+      const auto now = static_cast<int64_t>(SecondsSince(start) * 1e9);
+      int64_t latest = finished_ns;
+      while (now > latest && !finished_ns.compare_exchange_weak(latest, now)) {
+      }
+      return outcome;
+    });
   }
-  const Load load(flags, width);
-  Bench bench(flags, client, load);
-  ATTNSERVE_RETURN_IF_ERROR(bench.Run(ShowsProgress() && !global.json));
-  bench.Print(global.json);
+  if (shown) std::fprintf(stderr, "\r%40s\r", "");
+  ATTNSERVE_RETURN_IF_ERROR(status);
+
+  Result result;
+  result.tokens = done;
+  result.seconds = static_cast<double>(finished_ns) * 1e-9;
+  for (const Caller& caller : callers) {
+    result.latencies.insert(result.latencies.end(), caller.latencies().begin(),
+                            caller.latencies().end());
+  }
+  std::sort(result.latencies.begin(), result.latencies.end());
+  Print(flags, result, global.json);
   return absl::OkStatus();
 }
 
@@ -218,7 +311,7 @@ absl::Status RunBench(const Global& global, const BenchFlags& flags) {
 void AddBenchCommand(CLI::App* app) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* bench = app->add_subcommand("bench", "Measure decoding: throughput and latency");
-  bench->add_option("--callers", flags->callers, "Threads, each waiting for its reply")
+  bench->add_option("--callers", flags->callers, "Threads, each waiting for its replies")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   bench->add_option("--sessions", flags->sessions, "Sessions, shared out between the callers")
@@ -234,11 +327,16 @@ void AddBenchCommand(CLI::App* app) {
   bench->add_option("--layer", flags->layer, "Layer; default all, in order")
       ->check(CLI::NonNegativeNumber);
   bench->add_flag("--core", flags->core, "Core attention instead of a model, with sizes as below");
-  bench->add_option("--heads", flags->heads, "Query heads")->capture_default_str();
-  bench->add_option("--kv-heads", flags->kv_heads, "Key/value heads")->capture_default_str();
-  bench->add_option("--head-size", flags->head_size, "Elements of a head")->capture_default_str();
-  bench->add_flag("--stream", flags->stream, "Over StreamDecode instead of unary calls");
+  for (const auto& [name, size, text] :
+       {std::tuple<const char*, int64_t*, const char*>("--heads", &flags->heads, "Query heads"),
+        {"--kv-heads", &flags->kv_heads, "Key/value heads"},
+        {"--head-size", &flags->head_size, "Elements of a head"}}) {
+    bench->add_option(name, *size, text)->check(CLI::Range(1, 4096))->capture_default_str();
+  }
+  bench->add_flag("--stream", flags->stream,
+                  "Over StreamDecode: each caller has a call of every one of its sessions running");
   bench->footer(
+      "Creating and filling the sessions is not measured.\n"
       "Examples:\n"
       "  attnctl bench --callers 4 --sessions 8 --tokens 200\n"
       "  attnctl bench --core --heads 32 --kv-heads 8 --head-size 128 --prefill 4096");

@@ -4,7 +4,12 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -14,6 +19,50 @@ namespace {
 Command& Chosen() {
   static auto& command = *new Command();
   return command;
+}
+
+// Turns `data` of every tensor in `message` into `values`.
+void WriteTensorsAsValues(google::protobuf::Message* message) {
+  if (message->GetDescriptor() == v1::Tensor::descriptor()) {
+    auto* tensor = static_cast<v1::Tensor*>(message);
+    const absl::StatusOr<std::vector<float>> values = client::ToFloats(*tensor);
+    if (!values.ok()) return;
+    tensor->clear_data();
+    *tensor->mutable_values() = {values->begin(), values->end()};
+    return;
+  }
+  const google::protobuf::Reflection* reflection = message->GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection->ListFields(*message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (!field->is_repeated()) {
+      WriteTensorsAsValues(reflection->MutableMessage(message, field));
+      continue;
+    }
+    for (int i = 0; i < reflection->FieldSize(*message, field); ++i) {
+      WriteTensorsAsValues(reflection->MutableRepeatedMessage(message, field, i));
+    }
+  }
+}
+
+// What a user can do about an error, as a line to follow it; empty where its message says it all.
+std::string Advice(const Global& global, const absl::Status& status, const std::string& reason) {
+  if (absl::IsUnavailable(status) && reason.empty()) {
+    return absl::StrCat("  is a server at ", global.server,
+                        "? Start one with \"attnserve\", or name another with --server\n");
+  }
+  if (absl::IsDeadlineExceeded(status)) return "  --timeout allows for more time\n";
+  if (reason == "MODEL_NOT_FOUND") return "  \"attnctl models\" lists what is served\n";
+  if (reason == "LAYER_NOT_FOUND") return "  \"attnctl models NAME\" lists a model's layers\n";
+  if (reason == "SESSION_NOT_FOUND" || reason == "SESSION_EXPIRED") {
+    return "  \"attnctl sessions --ended\" lists sessions, \"attnctl create\" makes one\n";
+  }
+  if (reason == "KV_BUDGET" || reason == "SESSION_LIMIT") {
+    return "  \"attnctl sessions\" lists who holds what, \"attnctl sessions ID --delete\" ends "
+           "one\n";
+  }
+  return "";
 }
 
 }  // namespace
@@ -32,25 +81,44 @@ absl::StatusOr<client::Client> Connect(const Global& global) {
 }
 
 void PrintJson(const google::protobuf::Message& message) {
+  const std::unique_ptr<google::protobuf::Message> readable(message.New());
+  readable->CopyFrom(message);
+  WriteTensorsAsValues(readable.get());
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.always_print_primitive_fields = true;
   std::string text;
-  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
-  std::fputs(text.c_str(), stdout);
+  if (google::protobuf::util::MessageToJsonString(*readable, &text, options).ok()) {
+    std::fputs(text.c_str(), stdout);
+  }
+}
+
+std::string JsonString(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 void PrintError(const Global& global, const absl::Status& status) {
-  const std::string reason = client::ErrorReason(status);
-  std::string line = absl::StrCat("attnctl: ", absl::StatusCodeToString(status.code()),
-                                  reason.empty() ? "" : " ", reason, ": ", status.message());
-  if (absl::IsUnavailable(status) && reason.empty()) {
-    absl::StrAppend(&line, "\n  is a server at ", global.server,
-                    "? Start one with \"attnserve\", or name another with --server");
-  } else if (absl::IsDeadlineExceeded(status)) {
-    absl::StrAppend(&line, "\n  --timeout allows for more time");
+  const std::optional<client::ErrorInfo> info = client::GetErrorInfo(status);
+  const std::string reason = info.has_value() ? info->reason : "";
+  const std::string code = absl::StatusCodeToString(status.code());
+  const std::string message(status.message());
+  if (global.json) {
+    const nlohmann::ordered_json error = {
+        {"code", code},
+        {"reason", reason},
+        {"message", message},
+        {"metadata", info.has_value() ? info->metadata : std::map<std::string, std::string>()}};
+    std::fprintf(stderr, "%s\n",
+                 error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    return;
   }
-  std::fprintf(stderr, "%s\n", line.c_str());
+  std::fprintf(stderr, "attnctl: %s%s%s: %s\n%s", code.c_str(), reason.empty() ? "" : " ",
+               reason.c_str(), message.c_str(), Advice(global, status, reason).c_str());
+}
+
+int ExitCode(const absl::Status& status) {
+  if (status.ok()) return 0;
+  return absl::IsUnavailable(status) && client::ErrorReason(status).empty() ? 3 : 1;
 }
 
 bool ShowsProgress() { return isatty(STDERR_FILENO) != 0; }

@@ -38,11 +38,19 @@ const Command& ChosenCommand();
 // A connection to global.server; the error says how to start one.
 absl::StatusOr<client::Client> Connect(const Global& global);
 
-// Prints a message as JSON, fields named as in the protos' JSON mapping, defaults included.
+// Prints a message as JSON, fields named as in the protos' JSON mapping, defaults included, tensors
+// as `values`.
 void PrintJson(const google::protobuf::Message& message);
 
-// One line on stderr, with what to do about it where we know.
+// `text` as a JSON string, quotes included; bytes that are no UTF-8 become U+FFFD.
+std::string JsonString(const std::string& text);
+
+// On stderr: code, reason and message, and what to do about it where we know; with --json an object
+// {"code", "reason", "message", "metadata"}.
 void PrintError(const Global& global, const absl::Status& status);
+
+// Exit codes: 1 failed, 3 no server answered. (2, a wrong command line, never gets that far.)
+int ExitCode(const absl::Status& status);
 
 // Whether stderr is a terminal: progress is only shown there.
 bool ShowsProgress();

@@ -102,9 +102,15 @@ class Generator {
     };
     std::vector<int> sequence = {Tokenizer::kBos};
     for (const int token : tokenizer_.Encode(flags_.prompt)) sequence.push_back(token);
+    // The last token written is never fed back, so it may lie beyond the model's positions.
+    const int64_t room = llama_.config().max_tokens - static_cast<int64_t>(sequence.size()) + 1;
+    if (room < 1) {
+      return absl::OutOfRangeError(absl::StrCat("the prompt has ", sequence.size(),
+                                                " tokens; the model takes at most ",
+                                                llama_.config().max_tokens));
+    }
     for (size_t i = 1; i < sequence.size(); ++i) Add(sequence[i - 1], sequence[i], show, &story);
-    const int64_t limit = std::min<int64_t>(
-        llama_.config().max_tokens - static_cast<int64_t>(sequence.size()), flags_.max_tokens);
+    const int64_t limit = std::min(room, flags_.max_tokens);
     const auto start = SteadyClock::now();
     size_t done = 0;  // tokens the attention has seen
     while (story.produced < limit) {
@@ -133,8 +139,10 @@ class Generator {
     std::fflush(stdout);
   }
 
-  // The likeliest token, or one drawn from softmax(logits / temperature).
-  int Choose(const Floats& logits) {
+  // The likeliest token, or one drawn from softmax(logits / temperature). Logits beyond the
+  // vocabulary, which pad the head of some models, do not count.
+  int Choose(const Floats& all) {
+    const auto logits = absl::MakeConstSpan(all).subspan(0, static_cast<size_t>(tokenizer_.size()));
     const auto best = std::max_element(logits.begin(), logits.end());
     if (flags_.temperature <= 0.0) return static_cast<int>(best - logits.begin());
     std::vector<double> weights;
@@ -153,42 +161,49 @@ class Generator {
 // Whether the served model can be the attention of the one in the folder.
 absl::Status CheckFits(const v1::GetModelResponse& served, const LlamaConfig& config,
                        const std::string& folder) {
-  const bool layers_fit = served.layers_size() == config.layer_count;
-  const int64_t width = served.layers_size() > 0 ? served.layers(0).input_size() : 0;
-  if (layers_fit && width == config.hidden_size) return absl::OkStatus();
+  const auto fits = [&config](const v1::LayerSpec& layer) {
+    return layer.kind() == v1::LAYER_KIND_SELF_ATTENTION &&
+           layer.input_size() == config.hidden_size && layer.output_size() == config.hidden_size &&
+           layer.head_count() == config.head_count &&
+           layer.kv_head_count() == config.kv_head_count &&
+           layer.key_head_size() == config.head_size &&
+           layer.value_head_size() == config.head_size && layer.attention().causal();
+  };
+  if (served.layers_size() == config.layer_count &&
+      std::all_of(served.layers().begin(), served.layers().end(), fits)) {
+    return absl::OkStatus();
+  }
+  const v1::LayerSpec first = served.layers_size() > 0 ? served.layers(0) : v1::LayerSpec();
   return absl::InvalidArgumentError(absl::StrCat(
-      "the served model \"", served.model().name(), "\" has ", served.layers_size(),
-      " attention layers of width ", width, "; ", folder, " needs ", config.layer_count,
-      " of width ", config.hidden_size, ". Serve it with attnserve --model NAME=", folder,
-      " and name it with --model NAME"));
+      "the served model \"", served.model().name(), "\" does not fit ", folder, ": it has ",
+      served.layers_size(), " attention layers, the first ", first.input_size(), " wide with ",
+      first.head_count(), " heads over ", first.kv_head_count(), "; the folder's model has ",
+      config.layer_count, ", ", config.hidden_size, " wide with ", config.head_count,
+      " heads over ", config.kv_head_count, ". Serve the folder with attnserve --model NAME=",
+      folder, " and name it here with --model NAME"));
 }
 
 void PrintStatistics(const char* how, const Story& story) {
   const double rate = static_cast<double>(story.produced) / std::max(1e-9, story.seconds);
-  std::fprintf(
-      stderr, "%s: %lld tokens in %.2f s, %.0f tokens/s; %.0f %% of it in the server's attention\n",
-      how, static_cast<long long>(story.produced), story.seconds, rate,
-      100.0 * story.server_seconds / std::max(1e-9, story.seconds));
+  std::fprintf(stderr,
+               "%s: %lld tokens in %.2f s, %.0f tokens/s; %.2f s in calls to the server, %.2f s "
+               "here\n",
+               how, static_cast<long long>(story.produced), story.seconds, rate,
+               story.server_seconds, story.seconds - story.server_seconds);
 }
 
 void PrintStoryJson(const Story& cached, const Story* recomputed) {
-  std::string text;
-  for (const char c : cached.text) {
-    if (c == '"' || c == '\\') text += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&text, "\\u%04x", c);
-    } else {
-      text += c;
-    }
-  }
   std::printf(
-      "{\"text\": \"%s\", \"tokens\": %lld, \"seconds\": %.6f, \"server_seconds\": %.6f, "
+      "{\"text\": %s, \"tokens\": %lld, \"seconds\": %.6f, \"server_seconds\": %.6f, "
       "\"cache_bytes\": %lld",
-      text.c_str(), static_cast<long long>(cached.produced), cached.seconds, cached.server_seconds,
-      static_cast<long long>(cached.cache_bytes));
+      JsonString(cached.text).c_str(), static_cast<long long>(cached.produced), cached.seconds,
+      cached.server_seconds, static_cast<long long>(cached.cache_bytes));
   if (recomputed != nullptr) {
-    std::printf(", \"no_cache_seconds\": %.6f, \"same_text\": %s", recomputed->seconds,
-                recomputed->text == cached.text ? "true" : "false");
+    std::printf(
+        ", \"no_cache_seconds\": %.6f, \"no_cache_server_seconds\": %.6f, "
+        "\"same_text\": %s",
+        recomputed->seconds, recomputed->server_seconds,
+        recomputed->tokens == cached.tokens ? "true" : "false");
   }
   std::printf("}\n");
 }
@@ -223,7 +238,7 @@ absl::Status Generate(const Global& global, const GenerateFlags& flags) {
   }
   StatelessAttention stateless(client, name);
   ATTNSERVE_ASSIGN_OR_RETURN(const Story recomputed, generator.Tell(stateless, false, false));
-  const bool same = recomputed.text == cached.text;
+  const bool same = recomputed.tokens == cached.tokens;
   if (global.json) {
     PrintStoryJson(cached, &recomputed);
   } else {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,35 +16,73 @@ namespace {
 
 bool Exists(const std::string& path) { return std::ifstream(path).good(); }
 
+// A field of config.json as T; `otherwise` if it is absent or null, an error if of another type.
+template <typename T>
+absl::StatusOr<T> Field(const nlohmann::json& config, const char* name, T otherwise) {
+  if (!config.contains(name) || config[name].is_null()) return otherwise;
+  const nlohmann::json& value = config[name];
+  const bool fits = std::is_same_v<T, bool>      ? value.is_boolean()
+                    : std::is_same_v<T, int64_t> ? value.is_number_integer()
+                    : std::is_same_v<T, double>  ? value.is_number()
+                                                 : value.is_string();
+  if (!fits) return absl::InvalidArgumentError(absl::StrCat(name, " has the wrong type"));
+  return value.get<T>();
+}
+
+absl::StatusOr<LlamaConfig> ParseConfig(const nlohmann::json& config) {
+  if (!config.is_object()) return absl::InvalidArgumentError("is not a JSON object");
+  for (const auto& [name, expected] :
+       {std::pair<const char*, std::string>("model_type", "llama"), {"hidden_act", "silu"}}) {
+    ATTNSERVE_ASSIGN_OR_RETURN(const std::string value, Field<std::string>(config, name, expected));
+    if (value == expected) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is not \"", expected, "\": no other feed-forward part is known here"));
+  }
+  LlamaConfig result;
+  ATTNSERVE_ASSIGN_OR_RETURN(result.head_count, Field<int64_t>(config, "num_attention_heads", 0));
+  ATTNSERVE_ASSIGN_OR_RETURN(result.kv_head_count,
+                             Field<int64_t>(config, "num_key_value_heads", result.head_count));
+  ATTNSERVE_ASSIGN_OR_RETURN(result.hidden_size, Field<int64_t>(config, "hidden_size", 0));
+  ATTNSERVE_ASSIGN_OR_RETURN(
+      result.head_size,
+      Field<int64_t>(config, "head_dim",
+                     result.head_count > 0 ? result.hidden_size / result.head_count : 0));
+  ATTNSERVE_ASSIGN_OR_RETURN(result.intermediate_size,
+                             Field<int64_t>(config, "intermediate_size", 0));
+  ATTNSERVE_ASSIGN_OR_RETURN(result.layer_count, Field<int64_t>(config, "num_hidden_layers", 0));
+  ATTNSERVE_ASSIGN_OR_RETURN(result.vocab_size, Field<int64_t>(config, "vocab_size", 0));
+  ATTNSERVE_ASSIGN_OR_RETURN(result.max_tokens,
+                             Field<int64_t>(config, "max_position_embeddings", 2048));
+  for (const int64_t size :
+       {result.head_count, result.kv_head_count, result.head_size, result.hidden_size,
+        result.intermediate_size, result.layer_count, result.vocab_size, result.max_tokens}) {
+    constexpr int64_t kMost = int64_t{1} << 24;
+    if (size <= 0 || size > kMost) {
+      return absl::InvalidArgumentError(
+          "hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size or "
+          "another size is missing or out of range");
+    }
+  }
+  if (!config.contains("head_dim") && result.hidden_size % result.head_count != 0) {
+    return absl::InvalidArgumentError("hidden_size is no multiple of num_attention_heads");
+  }
+  if (result.head_count % result.kv_head_count != 0) {
+    return absl::InvalidArgumentError("num_attention_heads is no multiple of num_key_value_heads");
+  }
+  ATTNSERVE_ASSIGN_OR_RETURN(const double eps, Field<double>(config, "rms_norm_eps", 1e-6));
+  result.rms_norm_eps = static_cast<float>(eps);
+  ATTNSERVE_ASSIGN_OR_RETURN(result.tie_word_embeddings,
+                             Field<bool>(config, "tie_word_embeddings", false));
+  return result;
+}
+
 absl::StatusOr<LlamaConfig> ReadConfig(const std::string& path) {
   std::ifstream file(path);
   if (!file) return absl::NotFoundError(absl::StrCat("cannot open ", path));
-  const nlohmann::json config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  const auto bad = [&path](std::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(what)));
-  };
-  if (!config.is_object()) return bad("is not a JSON object");
-  if (config.value("model_type", "") != "llama") {
-    return bad("model_type is not \"llama\": this command knows no other feed-forward part");
-  }
-  LlamaConfig result;
-  for (const auto& [name, target] :
-       {std::pair<const char*, int64_t*>("hidden_size", &result.hidden_size),
-        {"intermediate_size", &result.intermediate_size},
-        {"num_hidden_layers", &result.layer_count},
-        {"vocab_size", &result.vocab_size},
-        {"max_position_embeddings", &result.max_tokens}}) {
-    if (!config.contains(name) || !config[name].is_number_integer()) {
-      return bad(absl::StrCat("has no number ", name));
-    }
-    *target = config[name].get<int64_t>();
-    constexpr int64_t kMost = int64_t{1} << 24;
-    if (*target <= 0 || *target > kMost) return bad(absl::StrCat(name, " is out of range"));
-  }
-  if (config.value("hidden_act", "silu") != "silu") return bad("hidden_act is not \"silu\"");
-  result.rms_norm_eps = config.value("rms_norm_eps", 1e-6f);
-  result.tie_word_embeddings = config.value("tie_word_embeddings", false);
-  return result;
+  absl::StatusOr<LlamaConfig> config =
+      ParseConfig(nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false));
+  if (config.ok()) return config;
+  return absl::Status(config.status().code(), absl::StrCat(path, ": ", config.status().message()));
 }
 
 // A tensor of the expected shape as F32.

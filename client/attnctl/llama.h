@@ -20,6 +20,9 @@ struct LlamaConfig {
   int64_t hidden_size = 0;        // d
   int64_t intermediate_size = 0;  // f
   int64_t layer_count = 0;
+  int64_t head_count = 0;     // of attention, to compare with what is served
+  int64_t kv_head_count = 0;  // divides head_count
+  int64_t head_size = 0;
   int64_t vocab_size = 0;  // v
   int64_t max_tokens = 0;
   float rms_norm_eps = 0.0f;

@@ -1,5 +1,6 @@
 // attnctl: the command line of attnserve.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <exception>
 #include <map>
 #include <string>
@@ -18,7 +19,8 @@ constexpr char kFooter[] =
     "  attnctl generate --model-dir deploy/demo_model\n"
     "  attnctl attend --help\n"
     "\n"
-    "Exit codes: 0 done, 1 failed (the message says why), 2 wrong command line.";
+    "Exit codes: 0 done, 1 failed (the message says why), 2 wrong command line,\n"
+    "3 no server answered.";
 
 int Main(int argc, char** argv) {
   CLI::App app(kDescription, "attnctl");
@@ -48,9 +50,8 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   const absl::Status status = ChosenCommand()(global);
-  if (status.ok()) return 0;
-  if (!status.message().empty()) PrintError(global, status);
-  return 1;
+  if (!status.ok() && !status.message().empty()) PrintError(global, status);
+  return ExitCode(status);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 std::string Masks(const v1::AttentionOptions& options) {
   std::string text = options.causal() ? "causal" : "full";
-  if (options.has_window()) {
+  if (options.has_window() && (options.window().left() >= 0 || options.window().right() >= 0)) {
     absl::StrAppend(&text, " window ", options.window().left(), "/", options.window().right());
   }
   return text;

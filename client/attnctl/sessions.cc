@@ -31,9 +31,19 @@ absl::Status PrintSession(const absl::StatusOr<v1::Session>& session, bool json)
   if (!session.ok()) return session.status();
   if (json) {
     PrintJson(*session);
-  } else {
-    PrintSessions({*session});
+    return absl::OkStatus();
   }
+  PrintSessions({*session});
+  std::vector<std::vector<std::string>> rows = {{"LAYER", "TOKENS", "CACHE", "CONTEXT"}};
+  for (const v1::SessionLayer& layer : session->layers()) {
+    rows.push_back(
+        {absl::StrCat(rows.size() - 1), absl::StrCat(layer.length()), Bytes(layer.kv_bytes()),
+         layer.context_length() == 0
+             ? "-"
+             : absl::StrCat(layer.context_length(), " keys, ", Bytes(layer.context_bytes()))});
+  }
+  std::printf("\n");
+  PrintTable(rows);
   return absl::OkStatus();
 }
 

@@ -58,7 +58,7 @@ absl::Status Print(const Global& global, const Reply& reply, bool full) {
     PrintJson(reply);
     return absl::OkStatus();
   }
-  const absl::Status status = PrintStages(reply.stages(), full);
+  const absl::Status status = PrintStages(reply.stages(), /*layers=*/true, full);
   return status.ok() ? PrintTensor("output", reply.output(), full) : status;
 }
 

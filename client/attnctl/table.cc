@@ -14,7 +14,7 @@ namespace attnserve::ctl {
 namespace {
 
 constexpr size_t kShownRows = 32;
-constexpr size_t kShownColumns = 16;
+constexpr size_t kShownColumns = 8;  // fit into a terminal
 
 std::string Row(const float* values, size_t columns, bool full) {
   std::string row;
@@ -78,24 +78,25 @@ absl::Status PrintTensor(const std::string& name, const v1::Tensor& tensor, bool
   const size_t columns =
       tensor.shape_size() == 0 ? 1 : static_cast<size_t>(tensor.shape(tensor.shape_size() - 1));
   const size_t rows = values->size() / columns;
+  const size_t name_width = RowName(tensor, rows - 1).size();
   for (size_t row = 0; row < rows; ++row) {
     if (!full && rows > kShownRows && row == kShownRows - 1) {
       row = rows - 1;
       std::printf("  ...\n");
     }
-    std::printf("  %s%s\n", RowName(tensor, row).c_str(),
+    std::printf("  %-*s%s\n", static_cast<int>(name_width), RowName(tensor, row).c_str(),
                 Row(values->data() + row * columns, columns, full).c_str());
   }
   return absl::OkStatus();
 }
 
 absl::Status PrintStages(const google::protobuf::RepeatedPtrField<v1::StageOutput>& stages,
-                         bool full) {
+                         bool layers, bool full) {
   for (const v1::StageOutput& stage : stages) {
-    const std::string name =
+    std::string name =
         absl::AsciiStrToLower(absl::StripPrefix(v1::Stage_Name(stage.stage()), "STAGE_"));
-    const absl::Status status =
-        PrintTensor(absl::StrCat(name, " of layer ", stage.layer()), stage.tensor(), full);
+    if (layers) absl::StrAppend(&name, " of layer ", stage.layer());
+    const absl::Status status = PrintTensor(name, stage.tensor(), full);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -22,9 +22,9 @@ std::string Bytes(int64_t bytes);
 // middle unless `full`.
 absl::Status PrintTensor(const std::string& name, const v1::Tensor& tensor, bool full);
 
-// Prints stages, each with its name.
+// Prints stages, each with its name and, if `layers`, its layer.
 absl::Status PrintStages(const google::protobuf::RepeatedPtrField<v1::StageOutput>& stages,
-                         bool full);
+                         bool layers, bool full);
 
 }  // namespace attnserve::ctl
 

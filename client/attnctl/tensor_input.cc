@@ -21,6 +21,7 @@ using nlohmann::json;
 class ListReader {
  public:
   absl::Status Read(const json& value, size_t depth) {
+    if (depth > kMaxRank) return absl::InvalidArgumentError("lists are nested too deeply");
     if (!value.is_array()) {
       if (depth != shape.size()) return absl::InvalidArgumentError("lists have different depths");
       if (value.is_boolean()) {
@@ -135,7 +136,8 @@ absl::StatusOr<std::vector<v1::Stage>> ParseStages(const std::string& list) {
   std::vector<v1::Stage> stages;
   for (const auto& name : absl::StrSplit(list, ',', absl::SkipEmpty())) {
     v1::Stage stage;
-    if (!v1::Stage_Parse(absl::StrCat("STAGE_", absl::AsciiStrToUpper(name)), &stage)) {
+    if (!v1::Stage_Parse(absl::StrCat("STAGE_", absl::AsciiStrToUpper(name)), &stage) ||
+        stage == v1::STAGE_UNSPECIFIED) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--stages: \"", name, "\" is none of scores, softcapped, masked, weights, lse, context"));
     }

@@ -40,7 +40,8 @@ std::vector<int> Tokenizer::Encode(std::string_view text) const {
   const std::string spaced = absl::StrCat(" ", std::string(text));
   for (size_t at = 0; at < spaced.size();) {
     size_t end = at + 1;  // of one UTF-8 character
-    while (end < spaced.size() && (spaced[end] & 0xC0) == 0x80) ++end;
+    const bool multibyte = (spaced[at] & 0xC0) == 0xC0;
+    while (multibyte && end < spaced.size() && (spaced[end] & 0xC0) == 0x80) ++end;
     const int token = Find(spaced.substr(at, end - at));
     for (size_t i = at; token < 0 && i < end; ++i) {
       tokens.push_back(kFirstByte + static_cast<uint8_t>(spaced[i]));
@@ -68,10 +69,9 @@ std::vector<int> Tokenizer::Encode(std::string_view text) const {
 }
 
 std::string Tokenizer::Decode(int previous, int token) const {
-  if (token >= kFirstByte && token < kFirstByte + 256) {
-    return std::string(1, static_cast<char>(token - kFirstByte));
-  }
-  const std::string& text = pieces_[static_cast<size_t>(token)].text;
+  const bool byte = token >= kFirstByte && token < kFirstByte + 256;
+  const std::string text = byte ? std::string(1, static_cast<char>(token - kFirstByte))
+                                : pieces_[static_cast<size_t>(token)].text;
   return previous == kBos && !text.empty() && text[0] == ' ' ? text.substr(1) : text;
 }
 

@@ -27,12 +27,8 @@ class Case {
       ATTNSERVE_ASSIGN_OR_RETURN(const LoadedTensor tensor, file->Load(name));
       result.tensors_[name] = ToMessage(tensor.view);
     }
-    for (const char* name : {"Q", "K", "V", "Y"}) {
-      if (result.Find(name) == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat(path, " has no tensor ", name));
-      }
-    }
     result.metadata_ = file->metadata();
+    ATTNSERVE_RETURN_IF_ERROR(result.Check());
     return result;
   }
 
@@ -46,6 +42,9 @@ class Case {
     return it != metadata_.end() && absl::SimpleAtod(it->second, &value) ? value : otherwise;
   }
   bool Has(const std::string& name) const { return metadata_.count("attr." + name) > 0; }
+
+  int64_t Heads() const { return HeadsOf("Q", "q_num_heads"); }
+  int64_t KvHeads() const { return HeadsOf("K", "kv_num_heads"); }
 
   v1::AttentionOptions Options() const {
     v1::AttentionOptions options;
@@ -62,6 +61,43 @@ class Case {
   }
 
  private:
+  int64_t HeadsOf(const std::string& name, const std::string& attribute) const {
+    const v1::Tensor& tensor = *Find(name);
+    return tensor.shape_size() == 4 ? tensor.shape(1)
+                                    : static_cast<int64_t>(Attribute(attribute, 0));
+  }
+  // What the code below relies on: which tensors there are, their ranks and batch sizes, that heads
+  // divide widths. The server checks the rest.
+  absl::Status Check() const {
+    for (const char* name : {"Q", "K", "V", "Y"}) {
+      if (Find(name) != nullptr) continue;
+      return absl::InvalidArgumentError(absl::StrCat("there is no tensor ", name));
+    }
+    for (const std::string prefix : {"past_", "present_"}) {
+      if ((Find(prefix + "key") == nullptr) != (Find(prefix + "value") == nullptr)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(prefix, "key and ", prefix, "value do not come together"));
+      }
+    }
+    const int64_t batch = Find("Q")->shape_size() > 0 ? Find("Q")->shape(0) : 0;
+    for (const char* name : {"Q", "K", "V", "Y", "past_key", "past_value", "qk_matmul_output"}) {
+      const v1::Tensor* tensor = Find(name);
+      if (tensor == nullptr) continue;
+      const int rank = tensor->shape_size();
+      const bool flat = rank == 3 && absl::string_view(name).size() == 1;
+      const int64_t heads = name[0] == 'K' || name[0] == 'V' ? KvHeads() : Heads();
+      if ((rank != 4 && !flat) || batch < 1 || tensor->shape(0) != batch ||
+          (flat && (heads < 1 || tensor->shape(2) % heads != 0))) {
+        return absl::InvalidArgumentError(absl::StrCat("the shape of ", name, " is wrong"));
+      }
+    }
+    const double mode = Attribute("qk_matmul_output_mode", 0);
+    if (mode != 0 && mode != 1 && mode != 2 && mode != 3) {
+      return absl::InvalidArgumentError("qk_matmul_output_mode is not 0, 1, 2 or 3");
+    }
+    return absl::OkStatus();
+  }
+
   std::map<std::string, v1::Tensor> tensors_;
   std::map<std::string, std::string> metadata_;
 };
@@ -79,7 +115,9 @@ absl::Status Compare(const std::string& what, const v1::Tensor& expected,
   }
   for (size_t i = 0; i < want.size(); ++i) {
     const bool same = want[i] == got[i] || (std::isnan(want[i]) && std::isnan(got[i]));
-    if (same || std::fabs(got[i] - want[i]) <= atol + rtol * std::fabs(want[i])) continue;
+    const bool near =
+        std::isfinite(want[i]) && std::fabs(got[i] - want[i]) <= atol + rtol * std::fabs(want[i]);
+    if (same || near) continue;
     return absl::DataLossError(
         absl::StrFormat("%s[%d] is %.9g, expected %.9g", what, i, got[i], want[i]));
   }
@@ -151,10 +189,7 @@ absl::Status VerifySession(const client::Client& client, const Case& test, int64
   const v1::Tensor& past_key = *test.Find("past_key");
   v1::CreateSessionRequest request;
   v1::LayerSpec& layer = *request.mutable_core()->add_layers();
-  const bool flat = test.Find("Q")->shape_size() == 3;
-  const int64_t kv_heads = past_key.shape(1);
-  const int64_t heads =
-      flat ? static_cast<int64_t>(test.Attribute("q_num_heads", 0)) : test.Find("Q")->shape(1);
+  const int64_t kv_heads = test.KvHeads(), heads = test.Heads();
   layer.set_kind(v1::LAYER_KIND_CORE_ATTENTION);
   layer.set_head_count(heads);
   layer.set_kv_head_count(kv_heads);
@@ -210,18 +245,21 @@ absl::Status Verify(const Global& global, const std::string& folder) {
   std::sort(paths.begin(), paths.end());
   ATTNSERVE_ASSIGN_OR_RETURN(const client::Client client, Connect(global));
   int64_t passed = 0, failed = 0;
+  std::string failures;  // as JSON
   for (const std::string& path : paths) {
     const absl::Status status = VerifyCase(client, path);
     if (absl::IsUnavailable(status)) return status;
     ++(status.ok() ? passed : failed);
-    if (!status.ok()) {
-      std::fprintf(stderr, "%s: %s\n", std::filesystem::path(path).stem().c_str(),
-                   std::string(status.message()).c_str());
-    }
+    if (status.ok()) continue;
+    const std::string name = std::filesystem::path(path).stem().string();
+    const std::string message(status.message());
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), message.c_str());
+    absl::StrAppend(&failures, failures.empty() ? "" : ", ", JsonString(name), ": ",
+                    JsonString(message));
   }
   if (global.json) {
-    std::printf("{\"passed\": %lld, \"failed\": %lld}\n", static_cast<long long>(passed),
-                static_cast<long long>(failed));
+    std::printf("{\"passed\": %lld, \"failed\": %lld, \"failures\": {%s}}\n",
+                static_cast<long long>(passed), static_cast<long long>(failed), failures.c_str());
   } else {
     std::printf("%lld passed, %lld failed\n", static_cast<long long>(passed),
                 static_cast<long long>(failed));
