@@ -55,11 +55,11 @@ int HttpServer::Handle(mg_connection* connection, void* server) {
   const std::string_view method = request->request_method;
   const Page page = MakePage(static_cast<HttpServer*>(server)->pages_, method,
                              request->local_uri == nullptr ? "" : request->local_uri);
-  const std::string head = absl::StrCat("HTTP/1.1 ", page.status, "\r\nContent-Type: ", page.type,
-                                        "\r\nContent-Length: ", page.body.size(), "\r\n",
-                                        page.header, "Connection: close\r\n\r\n");
-  mg_write(connection, head.data(), head.size());
-  if (method != "HEAD") mg_write(connection, page.body.data(), page.body.size());
+  std::string answer = absl::StrCat("HTTP/1.1 ", page.status, "\r\nContent-Type: ", page.type,
+                                    "\r\nContent-Length: ", page.body.size(), "\r\n", page.header,
+                                    "Connection: close\r\n\r\n");
+  if (method != "HEAD") answer += page.body;
+  mg_write(connection, answer.data(), answer.size());
   return 1;
 }
 

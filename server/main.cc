@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "grpc/support/log.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"
@@ -14,6 +15,13 @@
 namespace {
 
 using attnserve::LogLevel;
+
+// What gRPC has to say, in our form.
+void LogGrpc(gpr_log_func_args* line) {
+  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR;
+  attnserve::Log(error ? LogLevel::kWarning : LogLevel::kDebug, "grpc",
+                 {{"message", line->message}});
+}
 
 int Fail(const absl::Status& status) {
   attnserve::Log(LogLevel::kError, "cannot_start", {{"message", status.message()}});
@@ -36,6 +44,7 @@ int main(int argc, char** argv) {
     return *code;
   }
   attnserve::SetLogLevel(options.log_level);
+  gpr_set_log_function(&LogGrpc);
   std::signal(SIGPIPE, SIG_IGN);
   // Never destroyed: its thread waits for signals until the process ends.
   auto* signals = new attnserve::Signals;

@@ -115,6 +115,7 @@ ServerMetrics::ServerMetrics()
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::OnRpcStarted(Rpc rpc) {
+  rpcs_started_.fetch_add(1, std::memory_order_relaxed);
   rpcs_[static_cast<size_t>(rpc)].in_flight->Increment();
 }
 

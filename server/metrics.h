@@ -38,6 +38,8 @@ class ServerMetrics final : public EngineObserver {
 
   // A call began; it ended with `code` after `duration`.
   void OnRpcStarted(Rpc rpc);
+  // Calls that ever began.
+  int64_t rpcs_started() const { return rpcs_started_.load(std::memory_order_relaxed); }
   void OnRpcEnded(Rpc rpc, grpc::StatusCode code, std::chrono::nanoseconds duration);
 
   void SetBuildInfo(const BuildInfo& info);
@@ -89,6 +91,7 @@ class ServerMetrics final : public EngineObserver {
   prometheus::Family<prometheus::Gauge>& build_info_;
   prometheus::Family<prometheus::Gauge>& weight_bytes_;
   std::array<RpcMetrics, kRpcCount> rpcs_;
+  std::atomic<int64_t> rpcs_started_{0};
   std::array<PhaseMetrics, kPhaseCount> phases_;
   prometheus::Counter* masked_rows_;
   prometheus::Counter* nonfinite_values_;

@@ -24,7 +24,7 @@ constexpr char kDescription[] =
     "and SIGINT let running calls finish (see --drain_timeout); a second signal ends it at once.\n";
 
 constexpr char kFooter[] =
-    "\nExamples:\n"
+    "Examples:\n"
     "  attnserve\n"
     "  attnserve --model llama=/models/llama-3.2-1b --listen 0.0.0.0:50051 --kv_budget_bytes 8GiB\n"
     "  attnserve --listen 127.0.0.1:0 --listen unix:/run/attnserve.sock --http off\n"
@@ -85,8 +85,7 @@ std::string ParseDuration(const std::string& text, std::chrono::milliseconds* du
 }
 
 CLI::Validator DurationTo(std::chrono::milliseconds* target) {
-  return CLI::Validator([target](std::string& text) { return ParseDuration(text, target); },
-                        "DURATION");
+  return CLI::Validator([target](std::string& text) { return ParseDuration(text, target); }, "");
 }
 
 // Texts of flags that are parsed further.
@@ -98,60 +97,67 @@ struct Texts {
   std::string log_level = "info";
 };
 
+// Accepts what `check` returns "" for.
+CLI::Validator Checked(std::string (*check)(const std::string&)) {
+  return CLI::Validator([check](std::string& text) { return check(text); }, "");
+}
+
 void AddNetworkFlags(CLI::App* app, ServerOptions* options) {
   app->add_option("--listen", options->listen,
-                  "Where gRPC listens: host:port (port 0: a free one) or unix:/path; repeat it or "
-                  "separate by commas for several")
+                  "Where gRPC listens: host:port (port 0: a free one) or unix:/path;\n"
+                  "repeat it or separate by commas for several")
       ->envname("ATTNSERVE_LISTEN")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Validator([](std::string& text) { return CheckListenAddress(text); }, "ADDRESS"))
+      ->check(Checked(&CheckListenAddress))
+      ->type_name("ADDRESS")
       ->capture_default_str();
   app->add_option("--http", options->http,
-                  "Where HTTP listens, with /metrics, /healthz and /readyz; \"\" or off: nowhere")
+                  "Where HTTP listens, with /metrics, /healthz and /readyz;\n"
+                  "\"\" or off: nowhere")
       ->envname("ATTNSERVE_HTTP")
-      ->check(CLI::Validator([](std::string& text) { return CheckHttpAddress(text); }, "ADDRESS"))
+      ->check(Checked(&CheckHttpAddress))
+      ->type_name("ADDRESS")
       ->capture_default_str();
   app->add_option("--max_message_bytes", options->max_message_bytes,
                   "Largest request and reply; accepts KiB, MiB, GiB")
       ->envname("ATTNSERVE_MAX_MESSAGE_BYTES")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::AsSizeValue(false).description(""))
+      ->type_name("SIZE")
       ->capture_default_str();
-  app->get_option("--max_message_bytes")->type_name("SIZE");
+}
+
+void AddModelFlags(CLI::App* app, Texts* texts) {
+  app->add_option("--model", texts->models,
+                  "A model to serve: its name, and the path of a Hugging Face folder or a\n"
+                  "model.textproto; repeat it or separate by commas for several")
+      ->envname("ATTNSERVE_MODEL")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(Checked(&CheckModelSource))
+      ->type_name("NAME=PATH");
+  app->add_option("--gemm", texts->gemm,
+                  "What multiplies matrices of many rows: oneDNN, our own kernel, or the faster\n"
+                  "of them at load")
+      ->envname("ATTNSERVE_GEMM")
+      ->check(CLI::IsMember({"onednn", "native", "auto"}).description(""))
+      ->type_name("onednn|native|auto")
+      ->capture_default_str();
 }
 
 void AddResourceFlags(CLI::App* app, ServerOptions* options) {
   app->add_option("--threads", options->threads,
                   "Threads that compute; as many as the process may use, if not set")
       ->envname("ATTNSERVE_THREADS")
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, 1024).description(""))
       ->type_name("COUNT")
       ->capture_default_str();
-  app->add_option(
-         "--kv_budget_bytes", options->kv_budget_bytes,
-         "Memory for key/value caches; accepts KiB, MiB, GiB; 0: half of the memory limit, "
-         "less if the weights are large")
+  app->add_option("--kv_budget_bytes", options->kv_budget_bytes,
+                  "Memory for key/value caches; accepts KiB, MiB, GiB; 0: half of the memory\n"
+                  "limit, less if the weights are large")
       ->envname("ATTNSERVE_KV_BUDGET_BYTES")
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
-  app->get_option("--kv_budget_bytes")->type_name("SIZE");
-}
-
-void AddModelFlags(CLI::App* app, Texts* texts) {
-  app->add_option("--model", texts->models,
-                  "A model to serve, name=path of a Hugging Face folder or a model.textproto; "
-                  "repeat it or separate by commas for several")
-      ->envname("ATTNSERVE_MODEL")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(
-          CLI::Validator([](std::string& text) { return CheckModelSource(text); }, "NAME=PATH"));
-  app->add_option(
-         "--gemm", texts->gemm,
-         "What multiplies matrices of many rows: onednn, native (our kernel), or auto (the "
-         "faster one at load)")
-      ->envname("ATTNSERVE_GEMM")
-      ->check(CLI::IsMember({"onednn", "native", "auto"}))
+      ->transform(CLI::AsSizeValue(false).description(""))
+      ->type_name("SIZE")
       ->capture_default_str();
 }
 
@@ -160,16 +166,19 @@ void AddLifeFlags(CLI::App* app, Texts* texts, ServerOptions* options) {
                   "Idle time after which a session expires that asked for nothing else")
       ->envname("ATTNSERVE_SESSION_TTL")
       ->check(DurationTo(&options->session_ttl))
+      ->type_name("DURATION")
       ->capture_default_str();
   app->add_option("--drain_timeout", texts->drain_timeout,
                   "Longest time running calls get to finish after SIGTERM")
       ->envname("ATTNSERVE_DRAIN_TIMEOUT")
       ->check(DurationTo(&options->drain_timeout))
+      ->type_name("DURATION")
       ->capture_default_str();
   app->add_option("--log_level", texts->log_level,
                   "Least important lines that are logged; debug has a line for every call")
       ->envname("ATTNSERVE_LOG_LEVEL")
-      ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
+      ->check(CLI::IsMember({"error", "warning", "info", "debug"}).description(""))
+      ->type_name("error|warning|info|debug")
       ->capture_default_str();
 }
 

@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -24,6 +25,11 @@ namespace {
 // What other calls than ours (health, reflection), and replies already made, get to end after the
 // last of ours has.
 constexpr std::chrono::seconds kFlushTime{5};
+
+// gRPC breaks off, with CANCELLED, calls that reach it while it shuts down. So it is kept open,
+// refusing calls with DRAINING, until none has come for kQuietTime, at most kQuietPeriods times.
+constexpr std::chrono::milliseconds kQuietTime{100};
+constexpr int kQuietPeriods = 10;
 
 // Names what the bits of a result depend on: the recipe's version, the kernels' instruction set,
 // the accumulator, the cache's block size, the products.
@@ -181,6 +187,14 @@ void Server::StartEngine() {
        {"kv_budget_from", budget_source}});
 }
 
+void Server::RefuseStragglers(std::chrono::steady_clock::time_point deadline) {
+  for (int i = 0; i < kQuietPeriods && std::chrono::steady_clock::now() < deadline; ++i) {
+    const int64_t before = metrics_.rpcs_started();
+    std::this_thread::sleep_for(kQuietTime);
+    if (metrics_.rpcs_started() == before) return;
+  }
+}
+
 bool Server::Drain() {
   const auto now = std::chrono::steady_clock::now();
   const auto deadline = now + options_.drain_timeout;
@@ -192,6 +206,7 @@ bool Server::Drain() {
     engine_->Drain();
     attention_service_.Drain();
     idle = engine_->WaitUntilIdle(deadline);
+    RefuseStragglers(deadline);
   }
   const auto left = std::max(deadline - std::chrono::steady_clock::now(),
                              std::chrono::steady_clock::duration::zero());

@@ -2,6 +2,7 @@
 #ifndef ATTNSERVE_SERVER_SERVER_H_
 #define ATTNSERVE_SERVER_SERVER_H_
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -52,6 +53,7 @@ class Server {
   absl::Status LoadModels();
   void StartEngine();
   void SetServing(bool serving);
+  void RefuseStragglers(std::chrono::steady_clock::time_point deadline);
 
   const ServerOptions options_;
   ServerFacts facts_;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <new>
 
 #include "lib/attention/attention_layer_impl.h"
@@ -5,33 +6,63 @@
 #include "lib/base/status_macros.h"
 
 namespace attnserve {
+namespace {
+
+// The input of the key and value projection, [rows, width].
+void GatherKeyInputs(const AttentionLayer::Impl& layer, const RowChunk& chunk, int64_t width,
+                     float* x) {
+  const LayerPass& pass = *chunk.pass;
+  GatherRows(layer.is_cross() ? pass.context : pass.x, chunk.begin, chunk.end, x);
+  if (layer.is_cross() || !layer.sinusoids.has_value()) return;
+  for (int64_t token = chunk.begin; token < chunk.end; ++token, x += width) {
+    layer.sinusoids->Add(PositionOf(pass.key_positions, pass.key_position_base, token), x);
+  }
+}
+
+// Writes new tokens of a pass to heads [head_begin, head_end) of its cache. `rows` holds their keys
+// and values side by side.
+void WriteToCache(const LayerSpec& spec, const PassRows& range, const float* rows, int64_t stride,
+                  int64_t head_begin, int64_t head_end) {
+  HeadsView keys;
+  keys.data = rows;
+  keys.tokens = range.end - range.begin;
+  keys.heads = spec.kv_head_count;
+  keys.size = spec.key_head_size;
+  keys.token_stride = stride;
+  keys.head_stride = spec.key_head_size;
+  HeadsView values = keys;
+  values.data = rows + spec.key_width();
+  values.size = spec.value_head_size;
+  values.head_stride = spec.value_head_size;
+  range.pass->cache->WriteTokens(range.pass->past_tokens + range.begin, keys, values, head_begin,
+                                 head_end);
+}
+
+}  // namespace
 
 absl::Status AttentionLayer::AppendKeys(absl::Span<const PassRows> ranges, ParallelRunner& runner,
                                         LayerWorkspace& workspace) const try {
   const Impl& layer = *impl_;
   const LayerSpec& spec = layer.spec;
   LayerWorkspace::Impl& work = *workspace.impl_;
-  MakeChunks(ranges, &work);
-  if (work.row_count == 0) return absl::OkStatus();
-  const int64_t chunk_count = static_cast<int64_t>(work.chunks.size());
+  const int64_t width = layer.is_core() ? 0 : layer.key_value->in();
   const int64_t stride =
       layer.is_core() ? spec.key_width() + spec.value_width() : layer.key_value->PaddedColumns();
+  MakeChunks(ranges, std::max(width, stride), &work);
+  if (work.row_count == 0) return absl::OkStatus();
+  const int64_t chunk_count = static_cast<int64_t>(work.chunks.size());
   float* joined = work.keys.Reserve(static_cast<size_t>(work.row_count * stride));
 
   if (!layer.is_core()) {
-    const int64_t width = layer.key_value->in();
     float* x = work.x.Reserve(static_cast<size_t>(work.row_count * width));
-    runner.Run(chunk_count, [&](int64_t task, int) {
+    RunTasks(runner, chunk_count, work.row_count * width, [&](int64_t task, int) {
       const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
-      const LayerPass& pass = *chunk.pass;
-      GatherRows(spec, layer.is_cross() ? pass.context : pass.x, chunk.begin, chunk.end,
-                 pass.key_positions, pass.key_position_base, !layer.is_cross(),
-                 x + chunk.row * width);
+      GatherKeyInputs(layer, chunk, width, x + chunk.row * width);
     });
     ATTNSERVE_RETURN_IF_ERROR(
         layer.key_value->Multiply(x, width, work.row_count, joined, stride, runner, *work.gemm));
   }
-  runner.Run(chunk_count, [&](int64_t task, int) {
+  RunTasks(runner, chunk_count, work.row_count * stride, [&](int64_t task, int) {
     const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
     const LayerPass& pass = *chunk.pass;
     float* row = joined + chunk.row * stride;
@@ -46,18 +77,11 @@ absl::Status AttentionLayer::AppendKeys(absl::Span<const PassRows> ranges, Paral
     }
   });
   // Heads are shared out, not tokens: two tokens of one block never meet on two threads.
-  runner.Run(spec.kv_head_count, [&](int64_t head, int) {
-    for (const RowChunk& chunk : work.chunks) {
-      const float* row = joined + chunk.row * stride;
-      const HeadsView keys = {
-          DType::kF32,        row,    chunk.end - chunk.begin, spec.kv_head_count,
-          spec.key_head_size, stride, spec.key_head_size};
-      const HeadsView values = {
-          DType::kF32,         row + spec.key_width(), chunk.end - chunk.begin,
-          spec.kv_head_count,  spec.value_head_size,   stride,
-          spec.value_head_size};
-      chunk.pass->cache->WriteTokens(chunk.pass->past_tokens + chunk.begin, keys, values, head,
-                                     head + 1);
+  RunTasks(runner, spec.kv_head_count, work.row_count * stride, [&](int64_t head, int) {
+    const float* rows = joined;
+    for (const PassRows& range : ranges) {
+      WriteToCache(spec, range, rows, stride, head, head + 1);
+      rows += (range.end - range.begin) * stride;
     }
   });
   return absl::OkStatus();

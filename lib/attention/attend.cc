@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <new>
 
 #include "lib/attention/attention_layer_impl.h"
@@ -10,6 +10,16 @@
 namespace attnserve {
 namespace {
 
+// The input of the query projection, [rows, d_in].
+void GatherQueryInputs(const AttentionLayer::Impl& layer, const RowChunk& chunk, float* x) {
+  const LayerPass& pass = *chunk.pass;
+  GatherRows(pass.x, chunk.begin, chunk.end, x);
+  if (!layer.sinusoids.has_value()) return;
+  for (int64_t query = chunk.begin; query < chunk.end; ++query, x += layer.spec.input_size) {
+    layer.sinusoids->Add(PositionOf(pass.query_positions, pass.query_position_base, query), x);
+  }
+}
+
 // Projects, normalises and rotates the queries of all chunks into work.queries, [rows, stride].
 absl::Status PrepareQueries(const AttentionLayer::Impl& layer, int64_t stride,
                             ParallelRunner& runner, LayerWorkspace::Impl& work) {
@@ -17,17 +27,16 @@ absl::Status PrepareQueries(const AttentionLayer::Impl& layer, int64_t stride,
   const int64_t chunk_count = static_cast<int64_t>(work.chunks.size());
   float* queries = work.queries.Reserve(static_cast<size_t>(work.row_count * stride));
   if (!layer.is_core()) {
-    float* x = work.x.Reserve(static_cast<size_t>(work.row_count * spec.input_size));
-    runner.Run(chunk_count, [&](int64_t task, int) {
+    const int64_t width = spec.input_size;
+    float* x = work.x.Reserve(static_cast<size_t>(work.row_count * width));
+    RunTasks(runner, chunk_count, work.row_count * width, [&](int64_t task, int) {
       const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
-      const LayerPass& pass = *chunk.pass;
-      GatherRows(spec, pass.x, chunk.begin, chunk.end, pass.query_positions,
-                 pass.query_position_base, true, x + chunk.row * spec.input_size);
+      GatherQueryInputs(layer, chunk, x + chunk.row * width);
     });
-    ATTNSERVE_RETURN_IF_ERROR(layer.query->Multiply(x, spec.input_size, work.row_count, queries,
-                                                    stride, runner, *work.gemm));
+    ATTNSERVE_RETURN_IF_ERROR(
+        layer.query->Multiply(x, width, work.row_count, queries, stride, runner, *work.gemm));
   }
-  runner.Run(chunk_count, [&](int64_t task, int) {
+  RunTasks(runner, chunk_count, work.row_count * stride, [&](int64_t task, int) {
     const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
     const LayerPass& pass = *chunk.pass;
     float* row = queries + chunk.row * stride;
@@ -41,39 +50,41 @@ absl::Status PrepareQueries(const AttentionLayer::Impl& layer, int64_t stride,
   return absl::OkStatus();
 }
 
-bool IsPaddingQuery(const SequenceMasks& masks, int64_t query) {
-  if (masks.valid_queries >= 0 && query >= masks.valid_queries) return true;
-  return masks.query_mask != nullptr && masks.query_mask[query] == 0;
+// Elements of a float type that are NaN or infinite: their exponent's bits are all set.
+int64_t CountNonFinite(DType dtype, const char* data, int64_t count) {
+  int64_t nonfinite = 0;
+  if (dtype == DType::kF32) {
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, data + i * 4, sizeof bits);
+      nonfinite += (bits & 0x7f800000u) == 0x7f800000u ? 1 : 0;
+    }
+    return nonfinite;
+  }
+  const uint32_t exponent = dtype == DType::kF16 ? 0x7c00u : 0x7f80u;
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, data + i * 2, sizeof bits);
+    nonfinite += (bits & exponent) == exponent ? 1 : 0;
+  }
+  return nonfinite;
 }
 
-// Rounds `count` results to the output's type at element `at`; zeros for padding.
-void Store(const OutputTarget& output, int64_t at, float* values, int64_t count, bool padding) {
-  if (padding) std::fill_n(values, count, 0.0f);
-  StoreFromF32(
-      values, count, output.dtype,
-      static_cast<char*>(output.data) + at * static_cast<int64_t>(ElementSize(output.dtype)));
-}
-
-int64_t CountNonFinite(const float* values, int64_t count) {
-  if (simd::AllFinite(values, count)) return 0;
-  return std::count_if(values, values + count, [](float value) { return !std::isfinite(value); });
-}
-
-// Writes [rows, stride] to the passes' targets.
-void WriteOutputs(const LayerSpec& spec, absl::Span<const PassRows> ranges, float* rows,
-                  int64_t stride) {
-  const bool by_head = !spec.output_projection;
-  const int64_t width = by_head ? spec.value_head_size : spec.output_size;
-  for (const PassRows& range : ranges) {
-    const OutputTarget& output = range.pass->output;
-    for (int64_t query = range.begin; query < range.end; ++query, rows += stride) {
-      const bool padding = IsPaddingQuery(range.pass->masks, query);
-      for (int64_t head = 0; head < (by_head ? spec.head_count : 1); ++head) {
-        float* values = rows + head * width;
-        Store(output, query * output.token_stride + head * output.head_stride, values, width,
-              padding);
-        range.pass->nonfinite_values += CountNonFinite(values, width);
-      }
+// Writes results [rows, stride], those of the chunk's rows from `rows` on, rounded to the pass's
+// output; zeros for padding.
+void WriteOutputs(const LayerSpec& spec, float* rows, int64_t stride, RowChunk* chunk) {
+  const OutputTarget& output = chunk->pass->output;
+  const int64_t pieces = spec.output_projection ? 1 : spec.head_count;
+  const int64_t width = spec.output_projection ? spec.output_size : spec.value_head_size;
+  chunk->nonfinite_values = 0;
+  for (int64_t query = chunk->begin; query < chunk->end; ++query, rows += stride) {
+    if (IsPaddingQuery(chunk->pass->masks, query)) std::fill_n(rows, pieces * width, 0.0f);
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const int64_t at = query * output.token_stride + piece * output.head_stride;
+      char* const target =
+          static_cast<char*>(output.data) + at * static_cast<int64_t>(ElementSize(output.dtype));
+      simd::Narrow(rows + piece * width, width, output.dtype, target);
+      chunk->nonfinite_values += CountNonFinite(output.dtype, target, width);
     }
   }
 }
@@ -85,7 +96,7 @@ absl::Status AttentionLayer::Attend(absl::Span<const PassRows> ranges, ParallelR
   const Impl& layer = *impl_;
   const LayerSpec& spec = layer.spec;
   LayerWorkspace::Impl& work = *workspace.impl_;
-  MakeChunks(ranges, &work);
+  MakeChunks(ranges, std::max({spec.input_size, spec.query_width(), spec.output_size}), &work);
   if (work.row_count == 0) return absl::OkStatus();
   const int64_t query_stride = layer.is_core() ? spec.query_width() : layer.query->PaddedColumns();
   ATTNSERVE_RETURN_IF_ERROR(PrepareQueries(layer, query_stride, runner, work));
@@ -95,16 +106,21 @@ absl::Status AttentionLayer::Attend(absl::Span<const PassRows> ranges, ParallelR
   core.CountMaskedRows();
   core.WriteStages();
 
-  float* contexts = work.contexts.data();
-  if (layer.output == nullptr) {
-    WriteOutputs(spec, ranges, contexts, spec.context_width());
-    return absl::OkStatus();
+  float* results = work.contexts.data();
+  int64_t stride = spec.context_width();
+  if (layer.output != nullptr) {
+    stride = layer.output->PaddedColumns();
+    results = work.outputs.Reserve(static_cast<size_t>(work.row_count * stride));
+    ATTNSERVE_RETURN_IF_ERROR(layer.output->Multiply(work.contexts.data(), spec.context_width(),
+                                                     work.row_count, results, stride, runner,
+                                                     *work.gemm));
   }
-  const int64_t stride = layer.output->PaddedColumns();
-  float* outputs = work.outputs.Reserve(static_cast<size_t>(work.row_count * stride));
-  ATTNSERVE_RETURN_IF_ERROR(layer.output->Multiply(contexts, spec.context_width(), work.row_count,
-                                                   outputs, stride, runner, *work.gemm));
-  WriteOutputs(spec, ranges, outputs, stride);
+  RunTasks(runner, static_cast<int64_t>(work.chunks.size()), work.row_count * stride,
+           [&](int64_t task, int) {
+             RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
+             WriteOutputs(spec, results + chunk.row * stride, stride, &chunk);
+           });
+  for (const RowChunk& chunk : work.chunks) chunk.pass->nonfinite_values += chunk.nonfinite_values;
   return absl::OkStatus();
 } catch (const std::bad_alloc&) {
   return KernelFailure("out of memory for attention");

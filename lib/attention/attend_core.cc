@@ -1,22 +1,11 @@
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <limits>
 
 #include "lib/attention/attention_layer_impl.h"
-#include "lib/attention/row_visibility.h"
 
 namespace attnserve {
 namespace {
-
-// Queries a task has: with their group's heads enough rows to use a block of keys well, and few
-// enough that all workers have something to do.
-constexpr int64_t kTaskRows = 192;
-// Stretches are shared out between workers while tasks are fewer than this many for each.
-constexpr int64_t kTasksPerWorker = 2;
-// Memory that shared-out stretches may keep their partial results in, in floats.
-constexpr int64_t kMostPartialFloats = int64_t{16} << 20;
-// Memory of masks that one task may unpack, in floats.
-constexpr int64_t kMostBiasFloats = int64_t{1} << 18;
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -30,53 +19,34 @@ AttendCore::AttendCore(const AttentionLayer::Impl& layer, absl::Span<const PassR
       ranges_(ranges),
       query_stride_(query_stride),
       runner_(runner),
-      workspace_(workspace) {
-  const size_t workers = static_cast<size_t>(runner.worker_count());
-  if (workspace.workers.size() < workers) workspace.workers.resize(workers);
+      workspace_(workspace),
+      partial_floats_(simd::PartialFloats(layer.spec.value_head_size)) {
   const int64_t rows = workspace.row_count;
   workspace.contexts.Reserve(static_cast<size_t>(rows * spec_.context_width()));
   workspace.lse.Reserve(static_cast<size_t>(rows * spec_.head_count));
-}
-
-void AttendCore::MakeTasks() {
-  const int64_t group = spec_.group_size();
-  workspace_.tasks.clear();
-  int64_t row = 0, partial_row = 0;
-  for (const PassRows& range : ranges_) {
-    const RowVisibility visibility(spec_, *range.pass);
-    int64_t tile = std::max<int64_t>(1, kTaskRows / group);
-    if (visibility.needs_bits()) {
-      const int64_t bias = std::max<int64_t>(1, group * visibility.keys());
-      tile = std::clamp<int64_t>(kMostBiasFloats / bias, 1, tile);
-    }
-    for (int64_t begin = range.begin; begin < range.end; begin += tile) {
-      const int64_t end = std::min(range.end, begin + tile);
-      for (int64_t head = 0; head < spec_.kv_head_count; ++head) {
-        workspace_.tasks.push_back({range.pass, head, begin, end, row, partial_row});
-        partial_row += (end - begin) * group;
-      }
-      row += end - begin;
-    }
-  }
-  task_rows_ = partial_row;
+  MakeTasks();
+  MakeJobs();
+  ReserveWorkers();
 }
 
 void AttendCore::Run() {
-  MakeTasks();
-  int64_t stretches = 0;
-  for (const PassRows& range : ranges_) {
-    const int64_t blocks = BlocksForTokens(range.pass->cache->length());
-    stretches =
-        std::max(stretches, (blocks + simd::kBlocksPerStretch - 1) / simd::kBlocksPerStretch);
-  }
-  const int64_t tasks = static_cast<int64_t>(workspace_.tasks.size());
-  const bool few = tasks < runner_.worker_count() * kTasksPerWorker && runner_.worker_count() > 1;
-  const int64_t floats = task_rows_ * stretches * simd::PartialFloats(spec_.value_head_size);
-  if (few && stretches > 1 && floats <= kMostPartialFloats) {
-    RunSplitTasks(stretches);
-  } else {
-    RunWholeTasks();
-  }
+  RunTasks(runner_, static_cast<int64_t>(workspace_.jobs.size()), operations_,
+           [&](int64_t index, int worker) {
+             const AttendJob& job = workspace_.jobs[static_cast<size_t>(index)];
+             const AttendTask& task = workspace_.tasks[static_cast<size_t>(job.task)];
+             AttendMemory& memory = workspace_.workers[static_cast<size_t>(worker)];
+             PrepareRows(task, memory);
+             if (job.stretch < 0) return AttendWhole(task, memory);
+             const int64_t slot =
+                 task.first_partial + (job.stretch - task.stretch_begin) * Rows(task);
+             workspace_.seen[static_cast<size_t>(index)] = AttendOneStretch(
+                 task, memory, job.stretch, workspace_.partials.data() + slot * partial_floats_);
+           });
+  RunTasks(runner_, static_cast<int64_t>(workspace_.split_tasks.size()), operations_,
+           [&](int64_t index, int) {
+             const int64_t task = workspace_.split_tasks[static_cast<size_t>(index)];
+             MergeStretches(workspace_.tasks[static_cast<size_t>(task)]);
+           });
 }
 
 simd::AttentionParams AttendCore::Params(const LayerPass& pass) const {
@@ -90,44 +60,49 @@ simd::AttentionParams AttendCore::Params(const LayerPass& pass) const {
   return params;
 }
 
-// Fills memory.rows: queries of the task in order, each with the heads of the group.
+// Fills memory.rows: queries of the task in order, each with the heads of the group. Rows that have
+// the same mask share its memory.
 void AttendCore::PrepareRows(const AttendTask& task, AttendMemory& memory) const {
-  const LayerPass& pass = *task.pass;
-  const RowVisibility visibility(spec_, pass);
+  const RowVisibility visibility(spec_, *task.pass);
   const int64_t group = spec_.group_size(), blocks = visibility.blocks();
-  const size_t row_count = static_cast<size_t>((task.query_end - task.query_begin) * group);
-  const size_t words = row_count * static_cast<size_t>(blocks);
-  uint64_t* bits = visibility.needs_bits() ? memory.bits.Reserve(words) : nullptr;
-  float* bias = visibility.needs_bias() ? memory.bias.Reserve(words * kTokensPerBlock) : nullptr;
-  uint64_t* keep = visibility.drops() ? memory.keep.Reserve(words) : nullptr;
-  memory.rows.assign(row_count, {});
-  for (size_t r = 0; r < row_count; ++r) {
-    const int64_t query = task.query_begin + static_cast<int64_t>(r) / group;
-    const int64_t member = static_cast<int64_t>(r) % group;
+  const int64_t masks_per_query = visibility.differs_by_head() ? group : 1;
+  memory.rows.assign(static_cast<size_t>(Rows(task)), {});
+  for (int64_t r = 0; r < Rows(task); ++r) {
+    const int64_t query = r / group, member = r % group;
     const int64_t head = task.kv_head * group + member;
-    const int64_t row = task.first_row + query - task.query_begin;
-    simd::AttentionRow& out = memory.rows[r];
-    out.query = workspace_.queries.data() + row * query_stride_ + head * spec_.key_head_size;
-    visibility.FillRange(head, query, &out);
-    if (visibility.IsPadding(query)) {
-      out.key_end = 0;
-      continue;
+    simd::AttentionRow& out = memory.rows[static_cast<size_t>(r)];
+    out.query = workspace_.queries.data() + (task.first_row + query) * query_stride_ +
+                head * spec_.key_head_size;
+    visibility.FillRange(head, task.query_begin + query, &out);
+    const int64_t mask = (visibility.differs_by_query() ? query * masks_per_query : 0) +
+                         (visibility.differs_by_head() ? member : 0);
+    if (visibility.needs_bits()) out.mask = memory.bits.data() + mask * blocks;
+    if (visibility.needs_bias()) out.bias = memory.bias.data() + mask * blocks * kTokensPerBlock;
+    if (visibility.drops()) out.keep = memory.keep.data() + r * blocks;
+  }
+}
+
+// Unpacks the masks of memory.rows for some blocks.
+void AttendCore::FillMasks(const AttendTask& task, BlockRange range, AttendMemory& memory) const {
+  const RowVisibility visibility(spec_, *task.pass);
+  if (!visibility.needs_bits() && !visibility.drops()) return;
+  const int64_t group = spec_.group_size(), blocks = visibility.blocks();
+  int64_t mask = 0;
+  for (int64_t r = 0; r < Rows(task); ++r) {
+    const int64_t query = task.query_begin + r / group, member = r % group;
+    const int64_t head = task.kv_head * group + member;
+    const bool own_mask = (r < group || visibility.differs_by_query()) &&
+                          (member == 0 || visibility.differs_by_head());
+    if (visibility.needs_bits() && own_mask) {
+      visibility.FillBits(head, query, range, memory.bits.data() + mask * blocks);
+      if (visibility.needs_bias()) {
+        visibility.FillBias(head, query, range,
+                            memory.bias.data() + mask * blocks * kTokensPerBlock);
+      }
+      ++mask;
     }
-    // Heads with the same mask share the first one's.
-    const bool shared = member > 0 && !visibility.differs_by_head();
-    const size_t own = (shared ? r - static_cast<size_t>(member) : r) * static_cast<size_t>(blocks);
-    if (bits != nullptr) {
-      if (!shared) visibility.FillBits(head, query, bits + own);
-      out.mask = bits + own;
-    }
-    if (bias != nullptr) {
-      if (!shared) visibility.FillBias(head, query, bias + own * kTokensPerBlock);
-      out.bias = bias + own * kTokensPerBlock;
-    }
-    if (keep != nullptr) {
-      uint64_t* row_keep = keep + r * static_cast<size_t>(blocks);
-      visibility.FillKeep(head, query, row_keep);
-      out.keep = row_keep;
+    if (visibility.drops()) {
+      visibility.FillKeep(head, query, range, memory.keep.data() + r * blocks);
     }
   }
 }
@@ -137,83 +112,67 @@ bool AttendCore::AttendOneStretch(const AttendTask& task, AttendMemory& memory, 
                                   float* partials) const {
   const KvSequence& cache = *task.pass->cache;
   const int64_t first = stretch * simd::kBlocksPerStretch;
-  const int64_t count = std::min(simd::kBlocksPerStretch, BlocksForTokens(cache.length()) - first);
-  const auto sees = [&](const simd::AttentionRow& row) {
-    return simd::RowSeesBlocks(row, first, count);
+  const BlockRange range = {
+      first, std::min(simd::kBlocksPerStretch, BlocksForTokens(cache.length()) - first)};
+  const auto reaches = [&](const simd::AttentionRow& row) {
+    return RangeReachesBlocks(row, range);
   };
-  if (count <= 0 || std::none_of(memory.rows.begin(), memory.rows.end(), sees)) return false;
-  memory.blocks.clear();
-  for (int64_t block = first; block < first + count; ++block) {
-    memory.blocks.push_back({cache.keys(block, task.kv_head), cache.values(block, task.kv_head),
-                             cache.values_finite(block, task.kv_head)});
+  const auto sees = [&](const simd::AttentionRow& row) {
+    return simd::RowSeesBlocks(row, range.first, range.count);
+  };
+  if (std::none_of(memory.rows.begin(), memory.rows.end(), reaches)) return false;
+  FillMasks(task, range, memory);
+  if (std::none_of(memory.rows.begin(), memory.rows.end(), sees)) return false;
+
+  std::array<simd::KvHeadBlock, simd::kBlocksPerStretch> blocks;
+  for (int64_t i = 0; i < range.count; ++i) {
+    blocks[static_cast<size_t>(i)] = {cache.keys(first + i, task.kv_head),
+                                      cache.values(first + i, task.kv_head),
+                                      cache.values_finite(first + i, task.kv_head)};
   }
-  const simd::AttentionParams params = Params(*task.pass);
-  float* scratch = memory.scratch.Reserve(simd::AttendScratchFloats(params));
-  simd::AttendStretch(params, memory.rows, first, memory.blocks, partials, scratch);
+  simd::AttendStretch(Params(*task.pass), memory.rows, first,
+                      absl::MakeSpan(blocks.data(), static_cast<size_t>(range.count)), partials,
+                      memory.scratch.data());
   return true;
 }
 
-void AttendCore::RunWholeTasks() {
-  const int64_t partial_floats = simd::PartialFloats(spec_.value_head_size);
-  runner_.Run(static_cast<int64_t>(workspace_.tasks.size()), [&](int64_t index, int worker) {
-    const AttendTask& task = workspace_.tasks[static_cast<size_t>(index)];
-    AttendMemory& memory = workspace_.workers[static_cast<size_t>(worker)];
-    PrepareRows(task, memory);
-    const size_t floats = memory.rows.size() * static_cast<size_t>(partial_floats);
-    float* partial = memory.partial.Reserve(floats);
-    float* total = memory.total.Reserve(floats);
-    bool any = false;
-    const int64_t blocks = BlocksForTokens(task.pass->cache->length());
-    for (int64_t stretch = 0; stretch * simd::kBlocksPerStretch < blocks; ++stretch) {
-      if (!AttendOneStretch(task, memory, stretch, any ? partial : total)) continue;
-      for (size_t r = 0; any && r < memory.rows.size(); ++r) {
-        const size_t at = r * static_cast<size_t>(partial_floats);
-        simd::MergePartial(spec_.value_head_size, partial + at, total + at);
-      }
-      any = true;
+void AttendCore::AttendWhole(const AttendTask& task, AttendMemory& memory) {
+  float* const total = memory.total.data();
+  bool any = false;
+  for (int64_t stretch = task.stretch_begin; stretch < task.stretch_end; ++stretch) {
+    float* const partial = any ? memory.partial.data() : total;
+    if (!AttendOneStretch(task, memory, stretch, partial)) continue;
+    for (int64_t r = 0; any && r < Rows(task); ++r) {
+      const int64_t at = r * partial_floats_;
+      simd::MergePartial(spec_.value_head_size, partial + at, total + at);
     }
-    FinishTask(task, any ? total : nullptr);
-  });
+    any = true;
+  }
+  FinishTask(task, any ? total : nullptr);
 }
 
-void AttendCore::RunSplitTasks(int64_t stretches) {
-  const int64_t partial_floats = simd::PartialFloats(spec_.value_head_size);
-  const int64_t tasks = static_cast<int64_t>(workspace_.tasks.size());
-  const int64_t stretch_floats = task_rows_ * partial_floats;
-  float* partials = workspace_.partials.Reserve(static_cast<size_t>(stretches * stretch_floats));
-  workspace_.seen.assign(static_cast<size_t>(tasks * stretches), 0);
-  runner_.Run(tasks * stretches, [&](int64_t index, int worker) {
-    const AttendTask& task = workspace_.tasks[static_cast<size_t>(index / stretches)];
-    AttendMemory& memory = workspace_.workers[static_cast<size_t>(worker)];
-    const int64_t stretch = index % stretches;
-    PrepareRows(task, memory);
-    float* target = partials + stretch * stretch_floats + task.partial_row * partial_floats;
-    workspace_.seen[static_cast<size_t>(index)] = AttendOneStretch(task, memory, stretch, target);
-  });
-  runner_.Run(tasks, [&](int64_t index, int) {
-    const AttendTask& task = workspace_.tasks[static_cast<size_t>(index)];
-    const int64_t rows = (task.query_end - task.query_begin) * spec_.group_size();
-    float* total = nullptr;
-    for (int64_t stretch = 0; stretch < stretches; ++stretch) {
-      if (workspace_.seen[static_cast<size_t>(index * stretches + stretch)] == 0) continue;
-      float* next = partials + stretch * stretch_floats + task.partial_row * partial_floats;
-      for (int64_t r = 0; total != nullptr && r < rows; ++r) {
-        simd::MergePartial(spec_.value_head_size, next + r * partial_floats,
-                           total + r * partial_floats);
-      }
-      if (total == nullptr) total = next;
+// Merges the stretches of a split task, ascending, as AttendWhole does.
+void AttendCore::MergeStretches(const AttendTask& task) {
+  float* const first = workspace_.partials.data() + task.first_partial * partial_floats_;
+  float* total = nullptr;
+  for (int64_t i = 0; i < task.stretches(); ++i) {
+    if (workspace_.seen[static_cast<size_t>(task.first_job + i)] == 0) continue;
+    float* const next = first + i * Rows(task) * partial_floats_;
+    for (int64_t r = 0; total != nullptr && r < Rows(task); ++r) {
+      const int64_t at = r * partial_floats_;
+      simd::MergePartial(spec_.value_head_size, next + at, total + at);
     }
-    FinishTask(task, total);
-  });
+    if (total == nullptr) total = next;
+  }
+  FinishTask(task, total);
 }
 
 void AttendCore::FinishTask(const AttendTask& task, const float* totals) {
   const int64_t group = spec_.group_size(), size = spec_.value_head_size;
   const std::vector<float>& sinks = spec_.attention.sink_logits;
-  const float value_factor =
-      task.pass->dropout.p > 0.0f ? 1.0f / (1.0f - task.pass->dropout.p) : 1.0f;
-  const int64_t rows = (task.query_end - task.query_begin) * group;
-  for (int64_t r = 0; r < rows; ++r) {
+  const float p = task.pass->dropout.p;
+  const float value_factor = p > 0.0f ? 1.0f / (1.0f - p) : 1.0f;
+  for (int64_t r = 0; r < Rows(task); ++r) {
     const int64_t head = task.kv_head * group + r % group;
     const int64_t row = task.first_row + r / group;
     float* context = workspace_.contexts.data() + row * spec_.context_width() + head * size;
@@ -224,17 +183,15 @@ void AttendCore::FinishTask(const AttendTask& task, const float* totals) {
       continue;
     }
     const float sink = sinks.empty() ? kMinusInfinity : sinks[static_cast<size_t>(head)];
-    lse =
-        simd::FinishRow(size, totals + r * simd::PartialFloats(size), sink, value_factor, context);
+    lse = simd::FinishRow(size, totals + r * partial_floats_, sink, value_factor, context);
   }
 }
 
 void AttendCore::CountMaskedRows() {
   const float* lse = workspace_.lse.data();
   for (const PassRows& range : ranges_) {
-    const RowVisibility visibility(spec_, *range.pass);
     for (int64_t query = range.begin; query < range.end; ++query, lse += spec_.head_count) {
-      if (visibility.IsPadding(query)) continue;
+      if (IsPaddingQuery(range.pass->masks, query)) continue;
       range.pass->masked_rows += std::count(lse, lse + spec_.head_count, kMinusInfinity);
     }
   }

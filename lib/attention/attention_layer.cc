@@ -1,6 +1,7 @@
 #include "lib/attention/attention_layer.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,8 @@ absl::Status CheckBias(std::string_view name, const std::vector<float>& bias, bo
   return BadShape(name, absl::StrCat("came with ", bias.size(), " elements; expected ", expected));
 }
 
+absl::Status OutOfMemory() { return KernelFailure("out of memory for an attention layer"); }
+
 // Biases of keys and values side by side; empty if neither has one.
 std::vector<float> JoinBiases(const LayerSpec& spec, const LayerWeights& weights) {
   if (!spec.key_bias && !spec.value_bias) return {};
@@ -40,19 +43,25 @@ std::vector<float> JoinBiases(const LayerSpec& spec, const LayerWeights& weights
 AttentionLayer::AttentionLayer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 AttentionLayer::~AttentionLayer() = default;
 
-absl::StatusOr<std::unique_ptr<AttentionLayer>> AttentionLayer::CreateCore(const LayerSpec& spec) {
+absl::StatusOr<std::unique_ptr<AttentionLayer>> AttentionLayer::CreateCore(
+    const LayerSpec& spec) try {
   auto impl = std::make_unique<Impl>();
   impl->spec = spec;
   impl->scale = ScoreScale(spec.attention, spec.key_head_size);
   if (const auto* rotary = std::get_if<RotaryPosition>(&spec.attention.position)) {
     impl->rotary.emplace(*rotary, spec.key_head_size);
   }
+  if (const auto* sinusoidal = std::get_if<SinusoidalPosition>(&spec.attention.position)) {
+    impl->sinusoids.emplace(sinusoidal->base, spec.input_size);
+  }
   return std::unique_ptr<AttentionLayer>(new AttentionLayer(std::move(impl)));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory();
 }
 
 absl::StatusOr<std::unique_ptr<AttentionLayer>> AttentionLayer::Create(const LayerSpec& spec,
                                                                        const LayerWeights& weights,
-                                                                       GemmBackend backend) {
+                                                                       GemmBackend backend) try {
   const int64_t kv_in =
       spec.kind == LayerKind::kCrossAttention ? spec.context_size : spec.input_size;
   ATTNSERVE_RETURN_IF_ERROR(
@@ -84,6 +93,8 @@ absl::StatusOr<std::unique_ptr<AttentionLayer>> AttentionLayer::Create(const Lay
         impl.output, PackedMatrix::Create({weights.output}, weights.output_bias, backend));
   }
   return layer;
+} catch (const std::bad_alloc&) {
+  return OutOfMemory();
 }
 
 const LayerSpec& AttentionLayer::spec() const { return impl_->spec; }
@@ -113,13 +124,15 @@ int64_t AttentionLayer::query_rows(const LayerPass& pass) const {
 LayerWorkspace::LayerWorkspace() : impl_(std::make_unique<Impl>()) {}
 LayerWorkspace::~LayerWorkspace() = default;
 
-void MakeChunks(absl::Span<const PassRows> ranges, LayerWorkspace::Impl* workspace) {
-  constexpr int64_t kChunkRows = 16;
+void MakeChunks(absl::Span<const PassRows> ranges, int64_t width, LayerWorkspace::Impl* workspace) {
+  // Some 10 us of copying: less is not worth a task of its own.
+  constexpr int64_t kChunkElements = 1 << 15;
+  const int64_t chunk_rows = std::max<int64_t>(16, kChunkElements / width);
   workspace->chunks.clear();
   workspace->row_count = 0;
   for (const PassRows& range : ranges) {
-    for (int64_t begin = range.begin; begin < range.end; begin += kChunkRows) {
-      const int64_t end = std::min(range.end, begin + kChunkRows);
+    for (int64_t begin = range.begin; begin < range.end; begin += chunk_rows) {
+      const int64_t end = std::min(range.end, begin + chunk_rows);
       workspace->chunks.push_back({range.pass, begin, end, workspace->row_count});
       workspace->row_count += end - begin;
     }
@@ -131,10 +144,16 @@ void GatherHeads(const HeadsView& view, int64_t begin, int64_t end, int64_t stri
   for (int64_t token = begin; token < end; ++token, target += stride) {
     for (int64_t head = 0; head < view.heads; ++head) {
       const int64_t at = token * view.token_stride + head * view.head_stride;
-      LoadAsF32(view.dtype, static_cast<const char*>(view.data) + at * element, view.size,
-                target + head * view.size);
+      simd::Widen(view.dtype, static_cast<const char*>(view.data) + at * element, view.size,
+                  target + head * view.size);
     }
   }
+}
+
+void GatherRows(const RowsView& rows, int64_t begin, int64_t end, float* target) {
+  const int64_t offset = begin * rows.width * static_cast<int64_t>(ElementSize(rows.dtype));
+  simd::Widen(rows.dtype, static_cast<const char*>(rows.data) + offset, (end - begin) * rows.width,
+              target);
 }
 
 void PrepareHeads(const AttentionLayer::Impl& layer, const HeadNorm& norm, int64_t position,
@@ -155,20 +174,6 @@ void PrepareHeads(const AttentionLayer::Impl& layer, const HeadNorm& norm, int64
   for (int64_t head = 0; head < heads; ++head) {
     simd::Rotate(vectors + head * size, layer.rotary->dimension(), layer.rotary->interleaved(),
                  cosine, sine);
-  }
-}
-
-void GatherRows(const LayerSpec& spec, const RowsView& rows, int64_t begin, int64_t end,
-                const int64_t* positions, int64_t position_base, bool add_positions,
-                float* target) {
-  const int64_t offset = begin * rows.width * static_cast<int64_t>(ElementSize(rows.dtype));
-  LoadAsF32(rows.dtype, static_cast<const char*>(rows.data) + offset, (end - begin) * rows.width,
-            target);
-  const auto* sinusoidal = std::get_if<SinusoidalPosition>(&spec.attention.position);
-  if (sinusoidal == nullptr || !add_positions) return;
-  for (int64_t row = begin; row < end; ++row) {
-    AddSinusoidal(sinusoidal->base, PositionOf(positions, position_base, row), rows.width,
-                  target + (row - begin) * rows.width);
   }
 }
 

@@ -6,8 +6,10 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "lib/attention/attention_layer.h"
 #include "lib/attention/positions.h"
+#include "lib/attention/row_visibility.h"
 #include "lib/base/aligned_buffer.h"
 #include "lib/simd/attention.h"
 
@@ -17,41 +19,54 @@ struct AttentionLayer::Impl {
   LayerSpec spec;
   std::unique_ptr<PackedMatrix> query, key_value, output;  // null: none
   std::optional<RotaryAngles> rotary;
+  std::optional<Sinusoids> sinusoids;
   float scale = 1.0f;
 
   bool is_core() const { return spec.kind == LayerKind::kCoreAttention; }
   bool is_cross() const { return spec.kind == LayerKind::kCrossAttention; }
 };
 
-// Memory of one worker.
+// Memory of one worker, reserved before tasks run: tasks must not throw.
 struct AttendMemory {
   AlignedBuffer<float> partial;  // of one stretch, [rows, PartialFloats]
   AlignedBuffer<float> total;    // of the stretches so far
   AlignedBuffer<float> scratch;
-  AlignedBuffer<uint64_t> bits;  // [rows, blocks]
+  AlignedBuffer<uint64_t> bits;  // [mask rows, blocks]
+  AlignedBuffer<float> bias;     // [mask rows, blocks * 64]
   AlignedBuffer<uint64_t> keep;  // [rows, blocks]
-  AlignedBuffer<float> bias;     // [rows, blocks * 64]
-  AlignedBuffer<float> scores;   // [S], for stages
+  AlignedBuffer<float> scores;   // [blocks * 64], for stages
   std::vector<simd::AttentionRow> rows;
-  std::vector<simd::KvHeadBlock> blocks;
 };
 
 // A few rows of one pass, for work that is done row by row.
 struct RowChunk {
-  const LayerPass* pass = nullptr;
+  LayerPass* pass = nullptr;
   int64_t begin = 0;  // of the pass
   int64_t end = 0;
-  int64_t row = 0;  // row of the joined matrices that `begin` has
+  int64_t row = 0;               // row of the joined matrices that `begin` has
+  int64_t nonfinite_values = 0;  // among its outputs
 };
 
-// One task of Attend: some queries of one pass, all heads of one key/value head.
+// Some queries of one pass, with all heads of one key/value head.
 struct AttendTask {
   const LayerPass* pass = nullptr;
   int64_t kv_head = 0;
   int64_t query_begin = 0;  // of the pass
   int64_t query_end = 0;
-  int64_t first_row = 0;    // row of `queries` and `contexts` that query_begin has
-  int64_t partial_row = 0;  // first row of this task in `partials`
+  int64_t first_row = 0;      // row of `queries` and `contexts` that query_begin has
+  int64_t stretch_begin = 0;  // stretches that the queries may reach
+  int64_t stretch_end = 0;
+  // Where its stretches are shared out: its first job, and the first of its results in `partials`.
+  int64_t first_job = -1;  // -1: one worker does it all
+  int64_t first_partial = 0;
+
+  int64_t stretches() const { return stretch_end - stretch_begin; }
+};
+
+// What one worker does at a time: a task, or one of its stretches.
+struct AttendJob {
+  int64_t task = 0;
+  int64_t stretch = -1;  // -1: all
 };
 
 struct LayerWorkspace::Impl {
@@ -61,52 +76,29 @@ struct LayerWorkspace::Impl {
   AlignedBuffer<float> contexts;  // [rows, H * d_v]
   AlignedBuffer<float> outputs;   // [rows, padded d_out]
   AlignedBuffer<float> lse;       // [rows, H]
-  AlignedBuffer<float> partials;  // [stretch][row of all tasks], when stretches are shared out
+  AlignedBuffer<float> partials;  // of split tasks: [stretch of the task][row of the task]
+  std::vector<uint8_t> seen;      // [jobs] whether any row sees any key of the job's stretch
   std::vector<RowChunk> chunks;
   int64_t row_count = 0;  // of all ranges
   std::vector<AttendTask> tasks;
-  std::vector<uint8_t> seen;  // [task, stretch] whether any row sees any of its keys
+  std::vector<AttendJob> jobs;
+  std::vector<int64_t> split_tasks;  // whose stretches are shared out
   std::vector<AttendMemory> workers;
   std::unique_ptr<GemmWorkspace, void (*)(GemmWorkspace*)> gemm = MakeGemmWorkspace();
 };
 
-// The attention function of one call of Attend, between the projections.
-class AttendCore {
- public:
-  // `queries` has rows of query_stride elements.
-  AttendCore(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
-             int64_t query_stride, ParallelRunner& runner, LayerWorkspace::Impl& workspace);
+// Runs tasks of `operations` multiplications or copied elements in all; on this thread alone where
+// that takes less time than waking another (some 10 us).
+inline void RunTasks(ParallelRunner& runner, int64_t task_count, int64_t operations,
+                     absl::FunctionRef<void(int64_t task, int worker)> body) {
+  constexpr int64_t kSmallOperations = 1 << 16;
+  if (operations > kSmallOperations) return runner.Run(task_count, body);
+  for (int64_t task = 0; task < task_count; ++task) body(task, 0);
+}
 
-  // From `queries` to `contexts` and `lse`.
-  void Run();
-  // Adds the rows with nothing to attend to the passes' counts.
-  void CountMaskedRows();
-  // Writes the stages that passes ask for (stage_outputs.cc).
-  void WriteStages();
-
- private:
-  void MakeTasks();
-  void RunWholeTasks();
-  void RunSplitTasks(int64_t stretches);
-  simd::AttentionParams Params(const LayerPass& pass) const;
-  void PrepareRows(const AttendTask& task, AttendMemory& memory) const;
-  bool AttendOneStretch(const AttendTask& task, AttendMemory& memory, int64_t stretch,
-                        float* partials) const;
-  void FinishTask(const AttendTask& task, const float* totals);
-  void WriteRowStages(const LayerPass& pass, int64_t query, int64_t row, int64_t head,
-                      AttendMemory& memory) const;
-
-  const AttentionLayer::Impl& layer_;
-  const LayerSpec& spec_;
-  absl::Span<const PassRows> ranges_;
-  int64_t query_stride_;
-  ParallelRunner& runner_;
-  LayerWorkspace::Impl& workspace_;
-  int64_t task_rows_ = 0;
-};
-
-// Cuts the ranges into chunks, for which rows are joined one after the other.
-void MakeChunks(absl::Span<const PassRows> ranges, LayerWorkspace::Impl* workspace);
+// Cuts the ranges into chunks, for which rows are joined one after the other. `width` is the most
+// elements that are touched for a row.
+void MakeChunks(absl::Span<const PassRows> ranges, int64_t width, LayerWorkspace::Impl* workspace);
 
 // Positions of a pass's queries or new keys.
 inline int64_t PositionOf(const int64_t* positions, int64_t base, int64_t index) {
@@ -121,9 +113,62 @@ void PrepareHeads(const AttentionLayer::Impl& layer, const HeadNorm& norm, int64
 // apart.
 void GatherHeads(const HeadsView& view, int64_t begin, int64_t end, int64_t stride, float* target);
 
-// Copies rows of x to F32, adding sinusoidal positions where the layer has them.
-void GatherRows(const LayerSpec& spec, const RowsView& rows, int64_t begin, int64_t end,
-                const int64_t* positions, int64_t position_base, bool add_positions, float* target);
+// Copies rows [begin, end) to F32.
+void GatherRows(const RowsView& rows, int64_t begin, int64_t end, float* target);
+
+// The attention function of one call of Attend, between the projections.
+class AttendCore {
+ public:
+  // `queries` has rows of query_stride elements. Reserves all memory that Run and WriteStages need.
+  AttendCore(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
+             int64_t query_stride, ParallelRunner& runner, LayerWorkspace::Impl& workspace);
+
+  // From `queries` to `contexts` and `lse`.
+  void Run();
+  // Adds the rows with nothing to attend to the passes' counts.
+  void CountMaskedRows();
+  // Writes the stages that passes ask for (stage_outputs.cc).
+  void WriteStages();
+
+ private:
+  // Most elements that one task needs of each buffer of AttendMemory.
+  struct Needs {
+    int64_t rows = 0;
+    int64_t bits = 0;
+    int64_t bias = 0;
+    int64_t keep = 0;
+    int64_t scores = 0;
+  };
+
+  // attend_plan.cc
+  void MakeTasks();
+  void MakeJobs();
+  void ReserveWorkers();
+  void AddNeeds(const LayerPass& pass, int64_t queries);
+  int64_t Rows(const AttendTask& task) const;
+  int64_t Work(const AttendTask& task) const;
+
+  simd::AttentionParams Params(const LayerPass& pass) const;
+  void PrepareRows(const AttendTask& task, AttendMemory& memory) const;
+  void FillMasks(const AttendTask& task, BlockRange range, AttendMemory& memory) const;
+  bool AttendOneStretch(const AttendTask& task, AttendMemory& memory, int64_t stretch,
+                        float* partials) const;
+  void AttendWhole(const AttendTask& task, AttendMemory& memory);
+  void MergeStretches(const AttendTask& task);
+  void FinishTask(const AttendTask& task, const float* totals);
+  void WriteRowStages(const LayerPass& pass, int64_t query, int64_t row, int64_t head,
+                      AttendMemory& memory) const;
+
+  const AttentionLayer::Impl& layer_;
+  const LayerSpec& spec_;
+  absl::Span<const PassRows> ranges_;
+  int64_t query_stride_;
+  ParallelRunner& runner_;
+  LayerWorkspace::Impl& workspace_;
+  int64_t partial_floats_;  // of one row
+  int64_t operations_ = 0;  // multiplications of the whole call
+  Needs needs_;
+};
 
 }  // namespace attnserve
 

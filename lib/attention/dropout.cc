@@ -1,43 +1,66 @@
 #include "lib/attention/dropout.h"
 
-#include <array>
-
 namespace attnserve {
 namespace {
 
-using Counter = std::array<uint32_t, 4>;
-using Key = std::array<uint32_t, 2>;
+using Words = std::array<uint32_t, 4>;
+using PhiloxKey = std::array<uint32_t, 2>;
 
-Counter PhiloxRound(const Counter& c, const Key& k) {
-  const uint64_t a = uint64_t{0xD2511F53u} * c[0];
-  const uint64_t b = uint64_t{0xCD9E8D57u} * c[2];
-  return {static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(b),
-          static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(a)};
+// Multipliers and key increments of the paper's section 4.3.
+constexpr uint32_t kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;
+constexpr uint32_t kIncrement0 = 0x9E3779B9u, kIncrement1 = 0xBB67AE85u;
+
+constexpr uint32_t Low(uint64_t value) { return static_cast<uint32_t>(value); }
+constexpr uint32_t High(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
+
+// The stream is mixed into the seed by one block of its own.
+PhiloxKey KeyOf(const DropoutOptions& dropout, int64_t stream) {
+  const uint64_t bits = static_cast<uint64_t>(stream);
+  const Words mixed =
+      Philox({Low(bits), High(bits), 0, 0}, {Low(dropout.seed), High(dropout.seed)});
+  return {mixed[0], mixed[1]};
 }
 
-Counter Philox(Counter counter, Key key) {
+Words RandomWords(const PhiloxKey& key, int64_t head, int64_t query, int64_t four_keys) {
+  return Philox({Low(static_cast<uint64_t>(four_keys)), Low(static_cast<uint64_t>(query)),
+                 Low(static_cast<uint64_t>(head)), 0},
+                key);
+}
+
+bool IsBelow(uint32_t random, float p) {
+  return static_cast<double>(random) < static_cast<double>(p) * 0x1p32;
+}
+
+}  // namespace
+
+std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
-    if (round > 0) {
-      key[0] += 0x9E3779B9u;
-      key[1] += 0xBB67AE85u;
-    }
-    counter = PhiloxRound(counter, key);
+    const uint64_t a = uint64_t{kMultiplier0} * counter[0];
+    const uint64_t b = uint64_t{kMultiplier1} * counter[2];
+    counter = {High(b) ^ counter[1] ^ key[0], Low(b), High(a) ^ counter[3] ^ key[1], Low(a)};
+    key[0] += kIncrement0;
+    key[1] += kIncrement1;
   }
   return counter;
 }
 
-uint32_t Low(int64_t value) { return static_cast<uint32_t>(static_cast<uint64_t>(value)); }
-uint32_t High(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
-
-}  // namespace
-
 bool DropsWeight(const DropoutOptions& dropout, int64_t stream, int64_t head, int64_t query,
                  int64_t key) {
-  // The stream is mixed into the seed by one block of its own.
-  const Counter mixed = Philox({Low(stream), High(static_cast<uint64_t>(stream)), 0, 0},
-                               {static_cast<uint32_t>(dropout.seed), High(dropout.seed)});
-  const Counter random = Philox({Low(key), Low(query), Low(head), 0}, {mixed[0], mixed[1]});
-  return static_cast<double>(random[0]) < static_cast<double>(dropout.p) * 4294967296.0;
+  const Words words = RandomWords(KeyOf(dropout, stream), head, query, key / 4);
+  return IsBelow(words[static_cast<size_t>(key % 4)], dropout.p);
+}
+
+uint64_t KeptWeights(const DropoutOptions& dropout, int64_t stream, int64_t head, int64_t query,
+                     int64_t first_key) {
+  const PhiloxKey philox_key = KeyOf(dropout, stream);
+  uint64_t kept = 0;
+  for (int64_t i = 0; i < 64; i += 4) {
+    const Words words = RandomWords(philox_key, head, query, (first_key + i) / 4);
+    for (size_t word = 0; word < words.size(); ++word) {
+      if (!IsBelow(words[word], dropout.p)) kept |= uint64_t{1} << (static_cast<size_t>(i) + word);
+    }
+  }
+  return kept;
 }
 
 }  // namespace attnserve

@@ -21,6 +21,15 @@ absl::Status CheckSize(std::string_view field, std::string_view name, int64_t si
   return absl::OkStatus();
 }
 
+// Width of all query heads or of all value heads of a query.
+absl::Status CheckWidth(std::string_view field, std::string_view name, int64_t heads,
+                        int64_t size) {
+  if (heads * size <= kMaxWidth) return absl::OkStatus();
+  return TooLarge(FieldPath(field, name),
+                  absl::StrCat("is ", size, "; head_count * ", std::string(name), " = ", heads,
+                               " * ", size, " = ", heads * size, ", at most ", kMaxWidth));
+}
+
 absl::Status CheckGivenSizes(std::string_view field, const LayerSpec& spec) {
   ATTNSERVE_RETURN_IF_ERROR(CheckSize(field, "input_size", spec.input_size, kMaxWidth));
   ATTNSERVE_RETURN_IF_ERROR(CheckSize(field, "context_size", spec.context_size, kMaxWidth));
@@ -97,9 +106,8 @@ absl::Status CompleteHeads(std::string_view field, LayerSpec* spec) {
     ATTNSERVE_RETURN_IF_ERROR(CheckSize(field, "key_head_size", spec->key_head_size, kMaxHeadSize));
   }
   if (spec->value_head_size == 0) spec->value_head_size = spec->key_head_size;
-  ATTNSERVE_RETURN_IF_ERROR(
-      CheckSize(field, "head_count * key_head_size", spec->query_width(), kMaxWidth));
-  return CheckSize(field, "head_count * value_head_size", spec->context_width(), kMaxWidth);
+  ATTNSERVE_RETURN_IF_ERROR(CheckWidth(field, "key_head_size", heads, spec->key_head_size));
+  return CheckWidth(field, "value_head_size", heads, spec->value_head_size);
 }
 
 absl::Status CompleteWidths(std::string_view field, LayerSpec* spec) {

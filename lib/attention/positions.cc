@@ -8,6 +8,11 @@ namespace {
 
 constexpr double kTwoPi = 6.283185307179586476925286766559;
 
+// base^(-2 pair / size).
+double Frequency(double base, int64_t pair, int64_t size) {
+  return std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(size));
+}
+
 // Index of the pair that turns `rotations` times within `tokens` positions (Peng et al. 2023).
 double CorrectionPair(double rotations, int64_t dimension, double theta, int64_t tokens) {
   return static_cast<double>(dimension) *
@@ -50,8 +55,7 @@ RotaryAngles::RotaryAngles(const RotaryPosition& rotary, int64_t key_head_size)
       interleaved_(rotary.pairing == RotaryPosition::Pairing::kInterleaved),
       theta_(rotary.theta) {
   for (int64_t i = 0; i < pairs(); ++i) {
-    frequencies_.push_back(
-        std::pow(theta_, -2.0 * static_cast<double>(i) / static_cast<double>(dimension_)));
+    frequencies_.push_back(Frequency(theta_, i, dimension_));
   }
   if (const auto* linear = std::get_if<LinearScaling>(&rotary.scaling)) {
     for (double& frequency : frequencies_) frequency /= linear->factor;
@@ -68,32 +72,35 @@ RotaryAngles::RotaryAngles(const RotaryPosition& rotary, int64_t key_head_size)
 }
 
 // The base grows with the token's own position, so that a cached key never depends on later tokens.
-double RotaryAngles::DynamicFrequency(int64_t pair, int64_t position) const {
+double RotaryAngles::DynamicBase(int64_t position) const {
   const double d = static_cast<double>(dimension_);
-  const double tokens = static_cast<double>(position + 1);
-  if (pair == 0 || position < ntk_tokens_) return frequencies_[static_cast<size_t>(pair)];
+  const double tokens = static_cast<double>(position) + 1.0;
   const double growth =
       ntk_factor_ * tokens / static_cast<double>(ntk_tokens_) - (ntk_factor_ - 1.0);
-  const double base = theta_ * std::pow(growth, d / (d - 2.0));
-  return std::pow(base, -2.0 * static_cast<double>(pair) / d);
+  return theta_ * std::pow(growth, d / (d - 2.0));
 }
 
 void RotaryAngles::At(int64_t position, float* cosine, float* sine) const {
+  const bool grown = ntk_factor_ > 0.0 && position >= ntk_tokens_;
+  const double base = grown ? DynamicBase(position) : 0.0;
   for (int64_t i = 0; i < pairs(); ++i) {
     const double frequency =
-        ntk_factor_ > 0.0 ? DynamicFrequency(i, position) : frequencies_[static_cast<size_t>(i)];
+        grown ? Frequency(base, i, dimension_) : frequencies_[static_cast<size_t>(i)];
     const double angle = static_cast<double>(position) * frequency;
     cosine[i] = static_cast<float>(std::cos(angle) * factor_);
     sine[i] = static_cast<float>(std::sin(angle) * factor_);
   }
 }
 
-void AddSinusoidal(double base, int64_t position, int64_t size, float* x) {
-  for (int64_t i = 0; i < size; i += 2) {
-    const double angle = static_cast<double>(position) *
-                         std::pow(base, -static_cast<double>(i) / static_cast<double>(size));
+Sinusoids::Sinusoids(double base, int64_t size) : size_(size) {
+  for (int64_t i = 0; 2 * i < size; ++i) frequencies_.push_back(Frequency(base, i, size));
+}
+
+void Sinusoids::Add(int64_t position, float* x) const {
+  for (int64_t i = 0; i < size_; i += 2) {
+    const double angle = static_cast<double>(position) * frequencies_[static_cast<size_t>(i / 2)];
     x[i] += static_cast<float>(std::sin(angle));
-    if (i + 1 < size) x[i + 1] += static_cast<float>(std::cos(angle));
+    if (i + 1 < size_) x[i + 1] += static_cast<float>(std::cos(angle));
   }
 }
 

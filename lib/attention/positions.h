@@ -23,7 +23,7 @@ class RotaryAngles {
   void At(int64_t position, float* cosine, float* sine) const;
 
  private:
-  double DynamicFrequency(int64_t pair, int64_t position) const;
+  double DynamicBase(int64_t position) const;
 
   int64_t dimension_;
   bool interleaved_;
@@ -34,9 +34,19 @@ class RotaryAngles {
   int64_t ntk_tokens_ = 0;
 };
 
-// x[2i] += sin(position / base^(2i/d)), x[2i+1] += cos(position / base^(2i/d)), d = size
-// (Vaswani et al. 2017, section 3.5).
-void AddSinusoidal(double base, int64_t position, int64_t size, float* x);
+// Sinusoidal positions of inputs of `size` elements, any size and any position (Vaswani et al.
+// 2017, section 3.5). Computed in double, rounded once. Immutable.
+class Sinusoids {
+ public:
+  Sinusoids(double base, int64_t size);
+
+  // x[2i] += sin(position / base^(2i/d)), x[2i+1] += cos(position / base^(2i/d)), d = size.
+  void Add(int64_t position, float* x) const;
+
+ private:
+  int64_t size_;
+  std::vector<double> frequencies_;  // [ceil(size / 2)], radians a position
+};
 
 }  // namespace attnserve
 

@@ -69,6 +69,7 @@ struct Sequence {
   Values value;         // [S, G, d_v]
   std::vector<int64_t> query_positions;
   std::vector<int64_t> key_positions;
+  int64_t sink_keys = 0;  // keys before this one are in every window
 };
 
 struct NewKeys {
@@ -99,6 +100,15 @@ int64_t NewKeyCount(const LayerSpec& spec, const Input& input) {
   return 0;
 }
 
+// Where the first sink_token_count tokens end. Padding is none of them.
+int64_t SinkKeys(const LayerSpec& spec, const Input& input, int64_t keys) {
+  int64_t key = 0;
+  for (int64_t tokens = 0; key < keys && tokens < spec.attention.sink_token_count; ++key) {
+    if (input.key_mask.empty() || input.key_mask[At(key)]) ++tokens;
+  }
+  return key;
+}
+
 Sequence MakeSequence(const LayerSpec& spec, const Weights& weights, const Input& input) {
   const AttentionOptions& options = spec.attention;
   const int64_t past = static_cast<int64_t>(input.past_key.size()) / spec.key_width();
@@ -108,6 +118,7 @@ Sequence MakeSequence(const LayerSpec& spec, const Weights& weights, const Input
   Sequence sequence;
   sequence.queries = input.query_count;
   sequence.keys = past + added;
+  sequence.sink_keys = SinkKeys(spec, input, sequence.keys);
   sequence.query_positions = !input.query_positions.empty()
                                  ? input.query_positions
                                  : Indices(input.causal_offset, input.query_count);
@@ -151,7 +162,7 @@ bool Visible(const LayerSpec& spec, const Input& input, const Sequence& sequence
   const Window& window = options.window;
   const bool outside = (window.left >= 0 && distance < -window.left) ||
                        (window.right >= 0 && distance > window.right);
-  if (outside && key >= options.sink_token_count) return false;
+  if (outside && key >= sequence.sink_keys) return false;
 
   const int64_t first_new = sequence.keys - sequence.queries;
   if (!input.tree_mask.empty() && key >= first_new &&

@@ -4,7 +4,6 @@
 
 #include "lib/attention/attention_layer_impl.h"
 #include "lib/attention/dropout.h"
-#include "lib/attention/row_visibility.h"
 #include "lib/simd/vector_ops.h"
 
 namespace attnserve {
@@ -35,7 +34,7 @@ void MaskScores(const simd::AttentionRow& row, const int64_t* key_positions, int
 }
 
 void StoreStage(const StageTarget& target, int64_t at, const float* values, int64_t count) {
-  StoreFromF32(
+  simd::Narrow(
       values, count, target.dtype,
       static_cast<char*>(target.data) + at * static_cast<int64_t>(ElementSize(target.dtype)));
 }
@@ -49,18 +48,18 @@ bool NeedsScores(const LayerPass& pass) {
 }  // namespace
 
 void AttendCore::WriteStages() {
+  int64_t first_row = 0;
   for (const PassRows& range : ranges_) {
-    if (range.pass->stages.empty()) continue;
-    int64_t first_row = 0;
-    for (const PassRows* before = ranges_.data(); before != &range; ++before) {
-      first_row += before->end - before->begin;
-    }
     const int64_t queries = range.end - range.begin;
-    runner_.Run(queries * spec_.head_count, [&](int64_t task, int worker) {
-      const int64_t index = task / spec_.head_count;
-      WriteRowStages(*range.pass, range.begin + index, first_row + index, task % spec_.head_count,
-                     workspace_.workers[static_cast<size_t>(worker)]);
-    });
+    if (!range.pass->stages.empty()) {
+      const int64_t operations = queries * spec_.query_width() * range.pass->cache->length();
+      RunTasks(runner_, queries * spec_.head_count, operations, [&](int64_t task, int worker) {
+        const int64_t index = task / spec_.head_count;
+        WriteRowStages(*range.pass, range.begin + index, first_row + index, task % spec_.head_count,
+                       workspace_.workers[static_cast<size_t>(worker)]);
+      });
+    }
+    first_row += queries;
   }
 }
 
@@ -86,7 +85,7 @@ void AttendCore::WriteRowStages(const LayerPass& pass, int64_t query, int64_t ro
     }
   };
   const simd::AttentionParams params = Params(pass);
-  float* scores = memory.scores.Reserve(static_cast<size_t>(blocks * kTokensPerBlock));
+  float* scores = memory.scores.data();
   const float* vector =
       workspace_.queries.data() + row * query_stride_ + head * spec_.key_head_size;
   const int64_t kv_head = head / spec_.group_size();
@@ -101,16 +100,13 @@ void AttendCore::WriteRowStages(const LayerPass& pass, int64_t query, int64_t ro
   const RowVisibility visibility(spec_, pass);
   simd::AttentionRow visible;
   visibility.FillRange(head, query, &visible);
-  if (visibility.IsPadding(query)) visible.key_end = 0;
   if (visibility.needs_bits()) {
-    uint64_t* bits = memory.bits.Reserve(static_cast<size_t>(blocks));
-    visibility.FillBits(head, query, bits);
-    visible.mask = bits;
+    visibility.FillBits(head, query, {0, blocks}, memory.bits.data());
+    visible.mask = memory.bits.data();
   }
   if (visibility.needs_bias()) {
-    float* bias = memory.bias.Reserve(static_cast<size_t>(blocks * kTokensPerBlock));
-    visibility.FillBias(head, query, bias);
-    visible.bias = bias;
+    visibility.FillBias(head, query, {0, blocks}, memory.bias.data());
+    visible.bias = memory.bias.data();
   }
   MaskScores(visible, params.key_positions, keys, scores);
   store(Stage::kMasked, scores);

@@ -262,14 +262,15 @@ v1::DecodeRequest CoreStep(const std::string& session_id, int64_t tokens, uint32
 
 v1::AttendRequest LongAttend() {
   v1::AttendRequest request;
-  *request.mutable_q() = RandomTensor({1, 8, 6000, 16}, 1);
-  *request.mutable_k() = RandomTensor({1, 8, 6000, 16}, 2);
-  *request.mutable_v() = RandomTensor({1, 8, 6000, 16}, 3);
+  *request.mutable_q() = RandomTensor({1, 8, 10000, 16}, 1);
+  *request.mutable_k() = RandomTensor({1, 8, 10000, 16}, 2);
+  *request.mutable_v() = RandomTensor({1, 8, 10000, 16}, 3);
   return request;
 }
 
 bool WaitFor(const std::function<bool()>& condition) {
-  for (int i = 0; i < 3000; ++i) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (std::chrono::steady_clock::now() < deadline) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
