@@ -17,9 +17,6 @@ target_compile_features(attnserve_flags INTERFACE cxx_std_17)
 # -ffp-contract=off: the order of every floating-point operation is ours to fix (lib/simd).
 target_compile_options(attnserve_flags INTERFACE -ffp-contract=off -Wall -Wextra -Wpedantic
                        -Wnon-virtual-dtor -Woverloaded-virtual)
-if(PROJECT_IS_TOP_LEVEL)
-  target_compile_options(attnserve_flags INTERFACE -Werror)
-endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(attnserve_flags INTERFACE -Wthread-safety)
 endif()

@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attnserve)
 
-if(TARGET attnserve AND TARGET attnctl)
+if(ATTNSERVE_BUILD_SERVER)
   install(TARGETS attnserve attnctl RUNTIME COMPONENT runtime)
   install(FILES deploy/demo_model/config.json deploy/demo_model/model.safetensors
                 deploy/demo_model/vocab.json

@@ -1,13 +1,17 @@
 #include "server/options.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <ostream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -209,6 +213,24 @@ std::string Finish(const Texts& texts, ServerOptions* options) {
   return "";
 }
 
+// The flags that only the environment sets, as arguments. CLI11's own reading of the environment
+// checks lists as one value and, from version 2.4, passes over values that its checks refuse.
+std::vector<std::string> FromEnvironment(const CLI::App& app,
+                                         const std::vector<std::string>& arguments) {
+  std::vector<std::string> added;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string variable = option->get_envname(), flag = option->get_name();
+    const char* const value = variable.empty() ? nullptr : std::getenv(variable.c_str());
+    if (value == nullptr || *value == '\0') continue;
+    const bool given =
+        std::any_of(arguments.begin(), arguments.end(), [&flag](const std::string& argument) {
+          return argument == flag || absl::StartsWith(argument, flag + "=");
+        });
+    if (!given) added.push_back(absl::StrCat(flag, "=", value));
+  }
+  return added;
+}
+
 // The first line of what CLI11 says.
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -227,7 +249,11 @@ std::optional<int> ParseOptions(int argc, const char* const* argv, ServerOptions
   AddLifeFlags(&app, &texts, options);
   std::string error;
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    const std::vector<std::string> added = FromEnvironment(app, arguments);
+    arguments.insert(arguments.begin(), added.begin(), added.end());
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+    app.parse(std::move(arguments));
     error = Finish(texts, options);
   } catch (const CLI::Success& success) {
     return app.exit(success, out, err);

@@ -35,9 +35,8 @@ absl::Status Fill(const AttendFlags& flags, v1::AttendRequest* request) {
   const auto read = [](const char* flag, const std::string& text, int tensor_rank,
                        v1::Tensor* target) -> absl::Status {
     if (text.empty()) return absl::OkStatus();
-    absl::StatusOr<v1::Tensor> tensor = ReadTensor(flag, text, tensor_rank);
-    if (tensor.ok()) *target = *std::move(tensor);
-    return tensor.status();
+    ATTNSERVE_ASSIGN_OR_RETURN(*target, ReadTensor(flag, text, tensor_rank));
+    return absl::OkStatus();
   };
   absl::Status status = read("--q", flags.q, rank, request->mutable_q());
   if (status.ok()) status = read("--k", flags.k, rank, request->mutable_k());

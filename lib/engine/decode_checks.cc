@@ -1,4 +1,5 @@
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errors.h"
@@ -26,8 +27,9 @@ absl::Status CheckCoreInputs(const DecodeCall& call, const LayerSpec& spec) {
 }
 
 absl::Status CheckModelInputs(const DecodeCall& call, const LayerSpec& spec) {
-  for (const auto& [field, tensor] :
-       {std::make_pair("q", &call.q), std::make_pair("k", &call.k), std::make_pair("v", &call.v)}) {
+  const std::pair<const char*, const TensorView*> absent[] = {
+      {"q", &call.q}, {"k", &call.k}, {"v", &call.v}};
+  for (const auto& [field, tensor] : absent) {
     ATTNSERVE_RETURN_IF_ERROR(
         CheckAbsent(field, *tensor, "the layer projects q, k and v itself, from x"));
   }

@@ -1,7 +1,8 @@
-// A list of bad input, sent while a good session decodes: the server stays up, answers each with an
+// Bad input, sent while a good session decodes: the server stays up, answers each with an
 // error, and the session's outputs are those of a session on a server that saw none of it.
 #include <functional>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct BadCase {
   std::function<grpc::Status(TestServer&)> send;
   std::string expected;  // Summary; "OK" where bad numbers are legal
 };
+
+void PrintTo(const BadCase& bad, std::ostream* out) { *out << bad.name; }
 
 BadCase Forward(std::string name, std::string expected,
                 std::function<void(v1::ForwardRequest*)> change) {
@@ -69,82 +72,82 @@ std::vector<BadCase> BadCases() {
   const std::string shape = "INVALID_ARGUMENT BAD_SHAPE x",
                     size = "INVALID_ARGUMENT SIZE_MISMATCH x";
   return {
-      Forward("rank 0", shape, [](auto* r) { *r->mutable_x() = FloatTensor({}, {1}); }),
-      Forward("rank 2", shape,
+      Forward("Rank0", shape, [](auto* r) { *r->mutable_x() = FloatTensor({}, {1}); }),
+      Forward("Rank2", shape,
               [](auto* r) {
                 SetShape(r->mutable_x(), {4, kTinyWidth});
               }),
-      Forward("rank 9", shape,
+      Forward("Rank9", shape,
               [](auto* r) {
                 SetShape(r->mutable_x(), {1, 1, 1, 1, 1, 1, 1, 4, kTinyWidth});
               }),
-      Forward("too few bytes", size, [](auto* r) { r->mutable_x()->mutable_data()->resize(7); }),
-      Forward("too many bytes", size,
+      Forward("TooFewBytes", size, [](auto* r) { r->mutable_x()->mutable_data()->resize(7); }),
+      Forward("TooManyBytes", size,
               [](auto* r) { r->mutable_x()->mutable_data()->append("abcd"); }),
-      Forward("zero batch", shape,
+      Forward("ZeroBatch", shape,
               [](auto* r) {
                 *r->mutable_x() = FloatTensor({0, 4, 16}, {});
               }),
-      Forward("zero width", shape,
+      Forward("ZeroWidth", shape,
               [](auto* r) {
                 *r->mutable_x() = FloatTensor({1, 4, 0}, {});
               }),
-      Forward("negative dimension", shape,
+      Forward("NegativeDimension", shape,
               [](auto* r) {
                 SetShape(r->mutable_x(), {1, -4, -16});
               }),
-      Forward("overflowing dimensions", "INVALID_ARGUMENT TOO_LARGE x",
+      Forward("OverflowingDimensions", "INVALID_ARGUMENT TOO_LARGE x",
               [](auto* r) {
                 SetShape(r->mutable_x(), {1, int64_t{1} << 61, 16});
               }),
-      Forward("product that wraps to the right size", "INVALID_ARGUMENT TOO_LARGE x",
+      Forward("ProductThatWrapsToTheRightSize", "INVALID_ARGUMENT TOO_LARGE x",
               [](auto* r) {
                 SetShape(r->mutable_x(), {int64_t{1} << 32, int64_t{1} << 32, 64});
               }),
-      Forward("2^31 rows", size,
+      Forward("TwoToThe31Rows", size,
               [big](auto* r) {
                 SetShape(r->mutable_x(), {1, big, 1});
               }),
-      Forward("2^31 empty rows", shape,
+      Forward("TwoToThe31EmptyRows", shape,
               [big](auto* r) {
                 *r->mutable_x() = FloatTensor({1, big, 0}, {});
               }),
-      Forward("unknown dtype", "INVALID_ARGUMENT BAD_DTYPE x.dtype",
+      Forward("UnknownDtype", "INVALID_ARGUMENT BAD_DTYPE x.dtype",
               [](auto* r) { r->mutable_x()->set_dtype(static_cast<v1::DType>(42)); }),
-      Forward("mask of another shape", "INVALID_ARGUMENT BAD_MASK masks.attention_mask",
+      Forward("MaskOfAnotherShape", "INVALID_ARGUMENT BAD_MASK masks.attention_mask",
               [](auto* r) {
                 *r->mutable_masks()->mutable_attention_mask() =
                     BoolTensor({7, 5}, std::string(35, '\1'));
               }),
-      Forward("mask of rank 5", "INVALID_ARGUMENT BAD_MASK masks.attention_mask",
+      Forward("MaskOfRank5", "INVALID_ARGUMENT BAD_MASK masks.attention_mask",
               [](auto* r) {
                 *r->mutable_masks()->mutable_attention_mask() =
                     BoolTensor({1, 1, 1, 4, 4}, std::string(16, '\1'));
               }),
-      Forward("missing context", "FAILED_PRECONDITION LAYER_NEEDS_CONTEXT",
+      Forward("MissingContext", "FAILED_PRECONDITION LAYER_NEEDS_CONTEXT",
               [](auto* r) {
                 r->set_model("cross");
                 *r->mutable_x() = RandomTensor({1, 2, 8}, 1);
               }),
-      Forward("NaN input", "OK",
+      Forward("NaNInput", "OK",
               [](auto* r) {
                 *r->mutable_x() = FloatTensor({1, 1, 16}, std::vector<float>(16, kNan));
               }),
-      Forward("position beyond any table", "INVALID_ARGUMENT BAD_OPTION positions",
+      Forward("PositionBeyondAnyTable", "INVALID_ARGUMENT BAD_OPTION positions",
               [](auto* r) {
                 *r->mutable_positions() = Int64Tensor({4}, {0, 1, 2, INT64_MAX});
               }),
-      Forward("NaN dropout", "INVALID_ARGUMENT BAD_OPTION dropout.p",
+      Forward("NaNDropout", "INVALID_ARGUMENT BAD_OPTION dropout.p",
               [](auto* r) { r->mutable_dropout()->set_p(kNan); }),
-      Attend("NaN scale", "INVALID_ARGUMENT BAD_OPTION options.scale",
+      Attend("NaNScale", "INVALID_ARGUMENT BAD_OPTION options.scale",
              [](auto* r) { r->mutable_options()->set_scale(kNan); }),
-      Attend("heads that do not divide", "INVALID_ARGUMENT BAD_SHAPE kv_head_count",
+      Attend("HeadsThatDoNotDivide", "INVALID_ARGUMENT BAD_SHAPE kv_head_count",
              [](auto* r) {
                *r->mutable_q() = RandomTensor({1, 3, 3, 4}, 1);
              }),
-      Attend("absurd window", "INVALID_ARGUMENT BAD_OPTION options.window.left",
+      Attend("AbsurdWindow", "INVALID_ARGUMENT BAD_OPTION options.window.left",
              [](auto* r) { r->mutable_options()->mutable_window()->set_left(INT64_MIN); }),
-      Attend("absurd head counts", "INVALID_ARGUMENT TOO_LARGE head_count",
+      Attend("AbsurdHeadCounts", "INVALID_ARGUMENT TOO_LARGE head_count",
              [](auto* r) {
                for (auto* t : {r->mutable_q(), r->mutable_k(), r->mutable_v()}) {
                  *t = FloatTensor({1, 0, int64_t{1} << 40}, {});
@@ -152,7 +155,7 @@ std::vector<BadCase> BadCases() {
                r->set_head_count(int64_t{1} << 40);
                r->set_kv_head_count(int64_t{1} << 40);
              }),
-      Attend("too many scores", "INVALID_ARGUMENT TOO_LARGE shape",
+      Attend("TooManyScores", "INVALID_ARGUMENT TOO_LARGE shape",
              [](auto* r) {
                const std::vector<float> row(200000, 0.5f);
                for (auto* t : {r->mutable_q(), r->mutable_k(), r->mutable_v()}) {
@@ -162,23 +165,36 @@ std::vector<BadCase> BadCases() {
   };
 }
 
-TEST(BadInput, IsRefusedAndHarmsNobody) {
-  TestServer clean, attacked;
-  const std::string undisturbed = clean.TinySession(), session = attacked.TinySession();
-  uint32_t seed = 0;
-  const auto compare = [&](const std::string& after) {
-    ++seed;
-    EXPECT_EQ(Decode(attacked, TinyStep(session, 1, seed)).SerializeAsString(),
-              Decode(clean, TinyStep(undisturbed, 1, seed)).SerializeAsString())
-        << after;
-  };
-  compare("the start");
-  for (const BadCase& bad : BadCases()) {
-    const grpc::Status status = bad.send(attacked);
-    EXPECT_EQ(Summary(status), bad.expected) << bad.name << ": " << status.error_message();
-    compare(bad.name);
+// Both servers live through all cases: what harm one does shows in those after it too.
+class BadRequest : public ::testing::TestWithParam<BadCase> {
+ protected:
+  static void SetUpTestSuite() {
+    clean_ = new TestServer;
+    attacked_ = new TestServer;
+    undisturbed_ = clean_->TinySession();
+    session_ = attacked_->TinySession();
+    seed_ = 0;
   }
+  static void TearDownTestSuite() {
+    delete attacked_;
+    delete clean_;
+  }
+
+  static inline TestServer *clean_, *attacked_;
+  static inline std::string undisturbed_, session_;
+  static inline uint32_t seed_;
+};
+
+TEST_P(BadRequest, IsRefusedAndHarmsNobody) {
+  const grpc::Status status = GetParam().send(*attacked_);
+  EXPECT_EQ(Summary(status), GetParam().expected) << status.error_message();
+  ++seed_;
+  EXPECT_EQ(Decode(*attacked_, TinyStep(session_, 1, seed_)).SerializeAsString(),
+            Decode(*clean_, TinyStep(undisturbed_, 1, seed_)).SerializeAsString());
 }
+
+INSTANTIATE_TEST_SUITE_P(Cases, BadRequest, ::testing::ValuesIn(BadCases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(BadInput, MaskedNansDoNotReachTheOutput) {
   TestServer server;

@@ -32,7 +32,9 @@ TEST(Deadline, EndsACallThatRuns) {
            server.Metric("attnserve_calls_cancelled_total{reason=\"cancelled\"}");
   };
   // A deadline may also pass before the request has arrived: then the next is longer.
+  int calls = 0;
   for (int64_t milliseconds = 100; given_up() == 0 && milliseconds < 2000; milliseconds *= 2) {
+    ++calls;
     grpc::ClientContext context;
     const v1::AttendRequest request = LongAttend();
     context.set_deadline(std::chrono::system_clock::now() +
@@ -43,7 +45,8 @@ TEST(Deadline, EndsACallThatRuns) {
     EXPECT_TRUE(
         WaitFor([&] { return server.Metric("attnserve_rpc_in_flight{method=\"Attend\"}") == 0; }));
   }
-  EXPECT_EQ(given_up(), 1);
+  EXPECT_GE(given_up(), 1);
+  EXPECT_LE(given_up(), calls);
 }
 
 TEST(Deadline, PastOneAppliesNothing) {
@@ -99,7 +102,8 @@ TEST(Cancellation, OfABatchAppliesWholeStepsOnly) {
 }
 
 TEST(Drain, FinishesWhatRunsAndRefusesWhatComes) {
-  TestServer server;
+  TestServer server(
+      [](ServerOptions* options) { options->drain_timeout = std::chrono::minutes(10); });
   const std::string session = server.TinySession();
   grpc::ClientContext running_context, stream_context;
   auto running =

@@ -177,6 +177,19 @@ TEST(Options, WrongEnvironmentNamesTheFlag) {
   EXPECT_NE(outcome.err.find("--threads"), std::string::npos) << outcome.err;
 }
 
+TEST(Options, OneWrongAddressOfAListInTheEnvironmentIsRefused) {
+  const Environment listen("ATTNSERVE_LISTEN", "127.0.0.1:7,nonsense");
+  const Outcome outcome = Parse({});
+  ASSERT_TRUE(outcome.exit_code.has_value());
+  EXPECT_NE(outcome.err.find("nonsense"), std::string::npos) << outcome.err;
+}
+
+TEST(Options, FlagsComeBeforeTheEnvironmentInEitherForm) {
+  const Environment threads("ATTNSERVE_THREADS", "zero");
+  EXPECT_EQ(Parse({"--threads=3"}).options.threads, 3);
+  EXPECT_EQ(Parse({"--threads", "4"}).options.threads, 4);
+}
+
 TEST(Options, HelpNamesEveryFlagAndItsVariable) {
   const Outcome outcome = Parse({"--help"});
   ASSERT_TRUE(outcome.exit_code.has_value());
