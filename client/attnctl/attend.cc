@@ -5,6 +5,7 @@
 #include "client/attnctl/command.h"
 #include "client/attnctl/table.h"
 #include "client/attnctl/tensor_input.h"
+#include "lib/base/status_macros.h"
 
 namespace attnserve::ctl {
 namespace {

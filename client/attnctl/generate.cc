@@ -126,6 +126,7 @@ class Generator {
     }
     story.seconds = SecondsSince(start);
     if (show) std::printf("\n");
+    std::fflush(stdout);  // before the statistics, where both go to one file
     return story;
   }
 
