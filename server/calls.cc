@@ -38,16 +38,19 @@ void AddMasks(const v1::CallMasks& masks, TensorFields* fields, CallT* call) {
 template <class Request>
 absl::Status FillCommon(const Request& request, const TensorDecoder& tensors, Call* call) {
   call->dtype = tensors.dtype();
+  if (tensors.uses_values()) {
+    call->reply_expansion = static_cast<int64_t>(sizeof(float) / ElementSize(call->dtype));
+  }
   return DecodeStages("stages", request.stages(), &call->stages);
 }
+
+}  // namespace
 
 absl::Status FillSessionId(const std::string& id, std::string_view* target) {
   *target = id;
   if (id.empty()) return BadOption("session_id", "is not set; it says whose cache is meant");
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Status FillCall(const v1::ForwardRequest& request, const ModelRegistry& models,
                       TensorDecoder* tensors, ForwardCall* call) {
@@ -109,6 +112,7 @@ absl::Status FillCall(const v1::DecodeRequest& request, TensorDecoder* tensors, 
 
 absl::Status FillCall(const v1::ResetCacheRequest& request, SessionCall* call) {
   call->kind = SessionCall::Kind::kReset;
+  call->request_bytes = static_cast<int64_t>(request.ByteSizeLong());
   call->layers.assign(request.layers().begin(), request.layers().end());
   return FillSessionId(request.session_id(), &call->session_id);
 }

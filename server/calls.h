@@ -2,6 +2,9 @@
 #ifndef ATTNSERVE_SERVER_CALLS_H_
 #define ATTNSERVE_SERVER_CALLS_H_
 
+#include <string>
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "attnserve/v1/attention_service.pb.h"
 #include "attnserve/v1/session_service.pb.h"
@@ -10,6 +13,9 @@
 #include "server/wire.h"
 
 namespace attnserve {
+
+// A session's id, which must be there. BAD_OPTION.
+absl::Status FillSessionId(const std::string& id, std::string_view* target);
 
 // Each fills `call` with views of `request`; `tensors` holds what had to be converted. Both outlive
 // the call. Errors are those of TensorDecoder, MODEL_NOT_FOUND, and BAD_OPTION; they name the field

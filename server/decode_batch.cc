@@ -3,8 +3,14 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errors.h"
 #include "server/limits.h"
+#include "server/status.h"
 
 namespace attnserve {
+namespace {
+
+constexpr size_t kResultFrameBytes = 32;  // tags and lengths around a status
+
+}  // namespace
 
 class DecodeBatchReactor::Step final : public DecodeStep {
  public:
@@ -16,6 +22,7 @@ class DecodeBatchReactor::Step final : public DecodeStep {
  private:
   void Ended(const absl::Status& status) override {
     FillResult(status, absl::StrCat("steps[", index_, "]."), result_);
+    if (!status.ok()) Shorten(kStepOverheadBytes - kResultFrameBytes, result_->mutable_status());
     LogDefect(Rpc::kDecodeBatch, status);
     batch_.StepEnded();
   }
@@ -34,11 +41,12 @@ void DecodeBatchReactor::Start(const grpc::CallbackServerContext& context,
                                const v1::DecodeBatchRequest& request) {
   if (const absl::Status status = backend().CheckOpen(); !status.ok()) return Refuse(status);
   const int count = request.steps_size();
-  if (count > kMaxBatchSteps) {
-    return Refuse(TooLarge("steps", absl::StrCat("has ", count, " entries, at most ",
-                                                 kMaxBatchSteps, " are allowed")));
+  const EngineLimits& limits = backend().engine().options().limits;
+  if (const int most = MaxBatchSteps(limits); count > most) {
+    return Refuse(
+        TooLarge("steps", absl::StrCat("has ", count, " entries, at most ", most, " are allowed")));
   }
-  reply_budget_bytes_ = BatchReplyBudget(backend().engine().options().limits, count);
+  reply_budget_bytes_ = BatchReplyBudget(limits, count);
   const auto deadline = SteadyDeadline(context);
   steps_.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {

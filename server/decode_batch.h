@@ -15,9 +15,6 @@
 
 namespace attnserve {
 
-// Most steps of one DecodeBatch.
-inline constexpr int kMaxBatchSteps = 1024;
-
 // Submits all steps and finishes when the last has ended. Steps of one session share a StepChain.
 class DecodeBatchReactor final : public EngineReactor {
  public:

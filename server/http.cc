@@ -66,9 +66,9 @@ int HttpServer::Handle(mg_connection* connection, void* server) {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
                                                               HttpPages pages) {
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(pages)));
-  const char* options[] = {"listening_ports", address.c_str(), "num_threads", "4",
+  const char* options[] = {"listening_ports", address.c_str(), "num_threads", "32",
                            // A client that sends nothing must not hold a thread for long.
-                           "request_timeout_ms", "10000", nullptr};
+                           "request_timeout_ms", "2000", nullptr};
   mg_callbacks callbacks{};
   callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
   server->context_ = mg_start(&callbacks, server.get(), options);

@@ -13,10 +13,14 @@ EngineLimits LimitsForMessages(int64_t max_message_bytes) {
 }
 
 int64_t BatchReplyBudget(const EngineLimits& limits, int steps) {
-  // Around a step's tensors: shapes, positions, a status.
-  constexpr int64_t kStepOverhead = 256;
-  return std::max<int64_t>(0,
-                           limits.max_stage_bytes + limits.max_reply_bytes - kStepOverhead * steps);
+  return std::max<int64_t>(
+      0, limits.max_stage_bytes + limits.max_reply_bytes - kStepOverheadBytes * steps);
+}
+
+int MaxBatchSteps(const EngineLimits& limits) {
+  constexpr int64_t kMost = 1024;
+  return static_cast<int>(
+      std::min(kMost, (limits.max_stage_bytes + limits.max_reply_bytes) / kStepOverheadBytes));
 }
 
 }  // namespace attnserve

@@ -14,6 +14,13 @@ namespace attnserve {
 // RESPONSE_TOO_LARGE, and not lost after it.
 EngineLimits LimitsForMessages(int64_t max_message_bytes);
 
+// At most so many bytes of a step's result in a DecodeBatch are not tensors: shapes and positions,
+// or an error.
+inline constexpr int64_t kStepOverheadBytes = 1536;
+
+// Most steps of a DecodeBatch: 1024, fewer where their results alone would not fit a message.
+int MaxBatchSteps(const EngineLimits& limits);
+
 // Bytes that the tensors of all replies of one DecodeBatch of `steps` steps may have together.
 int64_t BatchReplyBudget(const EngineLimits& limits, int steps);
 

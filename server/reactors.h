@@ -5,9 +5,12 @@
 #ifndef ATTNSERVE_SERVER_REACTORS_H_
 #define ATTNSERVE_SERVER_REACTORS_H_
 
+#include <exception>
+
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
+#include "lib/base/errors.h"
 #include "lib/engine/call.h"
 #include "server/backend.h"
 #include "server/calls.h"
@@ -24,7 +27,13 @@ grpc::ServerUnaryReactor* Answer(Rpc rpc, const Backend& backend,
                                  grpc::CallbackServerContext* context, Body body) {
   RpcScope scope(rpc, &backend.metrics());
   absl::Status status = backend.CheckOpen();
-  if (status.ok()) status = body();
+  if (status.ok()) {
+    try {  // gRPC would turn an exception into UNIMPLEMENTED
+      status = body();
+    } catch (const std::exception& e) {
+      status = KernelFailure(e.what());
+    }
+  }
   if (!status.ok()) CountRejected(status, &backend.metrics());
   scope.End(status);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,6 +120,8 @@ grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext
                                                      const v1::GetSessionRequest* request,
                                                      v1::GetSessionResponse* response) {
   return Answer(Rpc::kGetSession, backend_, context, [&]() -> absl::Status {
+    std::string_view id;
+    ATTNSERVE_RETURN_IF_ERROR(FillSessionId(request->session_id(), &id));
     ATTNSERVE_ASSIGN_OR_RETURN(const SessionInfo info,
                                backend_.engine().GetSession(request->session_id()));
     SessionToProto(info, response->mutable_session());

@@ -67,6 +67,17 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
   return result;
 }
 
+void Shorten(size_t limit, google::rpc::Status* status) {
+  if (status->ByteSizeLong() <= limit) return;
+  if (status->details_size() > 1) {
+    status->mutable_details()->DeleteSubrange(1, status->details_size() - 1);
+  }
+  const size_t size = status->ByteSizeLong();
+  if (size <= limit) return;
+  const size_t excess = size - limit, length = status->message().size();
+  status->set_message(Cut(status->message(), length > excess ? length - excess : 0));
+}
+
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const google::rpc::Status rich = ToRpcStatus(status);

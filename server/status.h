@@ -20,6 +20,10 @@ inline constexpr size_t kMaxDetailBytes = 4096;
 // RetryInfo where waiting can help.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 
+// Makes `status` at most `limit` bytes long, at least 1,100: without its details but ErrorInfo, and
+// with a shorter message. One that fits already is left alone.
+void Shorten(size_t limit, google::rpc::Status* status);
+
 // The same for the end of a call: the details are in the trailer grpc-status-details-bin, at most
 // kMaxDetailBytes.
 grpc::Status ToGrpcStatus(const absl::Status& status);

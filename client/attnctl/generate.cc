@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/attnctl/command.h"
@@ -270,7 +271,11 @@ void AddGenerateCommand(CLI::App* app) {
   generate
       ->add_option("--temperature", flags->temperature,
                    "0: always the likeliest token; 1: as the model thinks")
-      ->check(CLI::NonNegativeNumber);
+      ->check([](const std::string& text) {
+        double value = 0.0;
+        const bool good = absl::SimpleAtod(text, &value) && value >= 0.0 && std::isfinite(value);
+        return good ? std::string() : text + " is not a temperature; expected 0 or more";
+      });
   generate->add_option("--seed", flags->seed, "Seed of what --temperature draws");
   generate->footer(
       "The text goes to stdout, statistics to stderr.\n"

@@ -36,6 +36,7 @@ int Main(int argc, char** argv) {
   app.add_option("--timeout", global.timeout_seconds,
                  "Deadline of one call, for example 500ms, 30s")
       ->transform(CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::DEFAULT, "TIME"))
+      ->check(CLI::Range(1e-3, 86400.0).description(""))
       ->default_str("30s");
   AddModelCommands(&app);
   AddSessionCommands(&app);

@@ -124,7 +124,9 @@ void AddSessionCommands(CLI::App* app) {
 
   CLI::App* truncate = app->add_subcommand("truncate", "Roll a session back to fewer tokens");
   truncate->add_option("ID", flags->id, "The session")->required();
-  truncate->add_option("--length", flags->length, "Tokens to keep in every layer")->required();
+  truncate->add_option("--length", flags->length, "Tokens to keep in every layer")
+      ->required()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   truncate->footer("Example:\n  attnctl truncate my-session --length 100");
   SetCommand(truncate, [flags](const Global& global) {
     return OnSession(global, flags->id,

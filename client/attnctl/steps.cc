@@ -115,7 +115,9 @@ void AddInputs(CLI::App* app, StepFlags* flags) {
       ->check(CLI::NonNegativeNumber);
   CLI::Option* x =
       app->add_option("--x", flags->x, "Input [T, width] as JSON, x.json or x.safetensors#NAME");
-  app->add_option("--random", flags->random, "Input: so many random tokens")->excludes(x);
+  app->add_option("--random", flags->random, "Input: so many random tokens")
+      ->excludes(x)
+      ->check(CLI::Range(1, 1 << 20));
   app->add_option("--seed", flags->seed, "Seed of --random");
   app->add_option("--context", flags->context, "Context of cross-attention [S, width]");
   app->add_option("--stages", flags->stages,

@@ -53,7 +53,10 @@ class ListReader {
 
 absl::StatusOr<v1::Tensor> FromJson(const std::string& text) {
   const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) return absl::InvalidArgumentError("is not JSON");
+  if (parsed.is_discarded()) {
+    return absl::InvalidArgumentError(
+        "is not JSON; expected nested lists, a file.json of such, or file.safetensors#NAME");
+  }
   ListReader reader;
   const absl::Status status = reader.Read(parsed, 0);
   if (!status.ok()) return status;

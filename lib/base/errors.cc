@@ -197,6 +197,15 @@ absl::Status KvBudgetExceeded(int64_t needed_bytes, int64_t free_bytes, int64_t 
        kBudgetRetryAfterMs});
 }
 
+absl::Status OutOfMemory(int64_t needed_bytes) {
+  return Make(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("the system refused ", needed_bytes,
+                   " bytes for keys and values; give the process more memory, or send less "
+                   "at once"),
+      {"KV_BUDGET", "", {{"needed_bytes", absl::StrCat(needed_bytes)}}, kBudgetRetryAfterMs});
+}
+
 absl::Status QueueFull(std::string_view what, int64_t limit) {
   return Make(absl::StatusCode::kResourceExhausted,
               absl::StrCat("the queue is full: ", limit, " ", std::string(what),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <type_traits>
 
 #include "lib/base/errors.h"
@@ -128,7 +129,9 @@ int64_t KvSequence::capacity() const { return block_count() * kTokensPerBlock; }
 int64_t KvSequence::bytes() const { return block_count() * layout_.block_bytes(); }
 
 int64_t KvSequence::BytesToReserve(int64_t tokens) const {
-  return std::max<int64_t>(0, BlocksForTokens(tokens) - block_count()) * layout_.block_bytes();
+  constexpr int64_t kMost = int64_t{1} << 62;  // above any budget
+  const int64_t blocks = std::max<int64_t>(0, BlocksForTokens(tokens) - block_count());
+  return blocks > kMost / layout_.block_bytes() ? kMost : blocks * layout_.block_bytes();
 }
 
 absl::Status KvSequence::Reserve(int64_t tokens) {
@@ -137,7 +140,13 @@ absl::Status KvSequence::Reserve(int64_t tokens) {
   if (after <= before) return absl::OkStatus();
   const int64_t bytes = BytesToReserve(tokens);
   ATTNSERVE_RETURN_IF_ERROR(pool_->Charge(bytes));
-  if (after > blocks_.capacity()) blocks_.reserve(std::max(after, 2 * blocks_.capacity()));
+  try {
+    if (after > blocks_.capacity()) blocks_.reserve(std::max(after, 2 * blocks_.capacity()));
+    nonfinite_.reserve(blocks_.capacity() * static_cast<size_t>(layout_.kv_heads));
+  } catch (const std::bad_alloc&) {
+    pool_->Refund(bytes);
+    return OutOfMemory(bytes);
+  }
   while (blocks_.size() < after) {
     void* const block = pool_->Allocate(layout_.block_bytes());
     if (block == nullptr) {
@@ -145,7 +154,7 @@ absl::Status KvSequence::Reserve(int64_t tokens) {
         pool_->Free(blocks_.back(), layout_.block_bytes());
       }
       pool_->Refund(bytes);
-      return KvBudgetExceeded(bytes, 0, pool_->usage().budget_bytes);
+      return OutOfMemory(bytes);
     }
     blocks_.push_back(block);
   }

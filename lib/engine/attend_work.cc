@@ -85,6 +85,11 @@ absl::Status AttendWork::ReadHeads() {
   } else if (spec_.head_count <= 0 || spec_.kv_head_count <= 0) {
     return BadOption(spec_.head_count <= 0 ? "head_count" : "kv_head_count",
                      "is not set; 3-dimensional tensors need both head counts");
+  } else if (spec_.head_count > kMaxHeads || spec_.kv_head_count > kMaxHeads) {
+    const bool query = spec_.head_count > kMaxHeads;
+    return TooLarge(query ? "head_count" : "kv_head_count",
+                    absl::StrCat("is ", query ? spec_.head_count : spec_.kv_head_count,
+                                 ", at most ", kMaxHeads));
   }
   return absl::OkStatus();
 }
@@ -121,6 +126,19 @@ absl::Status AttendWork::CheckShapes() {
     spec_.value_head_size = v.dim(3);
   }
   if (batch_ == 0) return BadShape("q", "has a batch of 0; expected at least one sequence");
+  // CompleteLayerSpec takes a 0 for "unset" and would fill in a size the tensors do not have.
+  if (spec_.head_count == 0 || spec_.key_head_size == 0) {
+    return BadShape("q", absl::StrCat("came with shape ", ShapeToString(q.shape),
+                                      "; expected at least one head of at least one element"));
+  }
+  if (spec_.kv_head_count == 0) {
+    return BadShape("k", absl::StrCat("came with shape ", ShapeToString(k.shape),
+                                      "; expected at least one head"));
+  }
+  if (spec_.value_head_size == 0) {
+    return BadShape("v", absl::StrCat("came with shape ", ShapeToString(v.shape),
+                                      "; expected heads of at least one element"));
+  }
 
   if (attend_->past_key.present() != attend_->past_value.present()) {
     return BadOption(attend_->past_key.present() ? "past_value" : "past_key",
@@ -160,9 +178,10 @@ absl::Status AttendWork::CheckMasks() {
 }
 
 absl::Status AttendWork::CheckReplySize() const {
-  const int64_t element = static_cast<int64_t>(ElementSize(call_->dtype));
+  const int64_t element = static_cast<int64_t>(ElementSize(call_->dtype)) * call_->reply_expansion;
   const int64_t stages = StageBytes(call_->stages, call_->dtype, batch_, spec_.head_count, queries_,
-                                    keys_total(), spec_.value_head_size);
+                                    keys_total(), spec_.value_head_size) *
+                         call_->reply_expansion;
   if (stages > context_.limits->max_stage_bytes) {
     return ResponseTooLarge(stages, context_.limits->max_stage_bytes);
   }
@@ -216,8 +235,13 @@ absl::Status AttendWork::Begin() {
 
 absl::Status AttendWork::NextWave() {
   current_layer_ = layer_.get();
+  // The batch of empty tensors is bounded by nothing that was sent.
+  if (queries_ == 0 && keys_total() == 0) next_batch_row_ = batch_;
   const int64_t rows_each = std::max<int64_t>({1, queries_, keys_total()});
-  const int64_t count = std::max<int64_t>(1, context_.limits->slice_rows / rows_each);
+  const int64_t row_bytes =
+      std::max<int64_t>(1, BlocksForTokens(keys_total()) * layer_->kv_layout().block_bytes());
+  const int64_t count = std::max<int64_t>(
+      1, std::min(context_.limits->slice_rows / rows_each, kWaveBytes / row_bytes));
   wave_begin_ = next_batch_row_;
   const int64_t end = std::min(batch_, next_batch_row_ + count);
   for (; next_batch_row_ < end; ++next_batch_row_) {

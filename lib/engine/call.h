@@ -46,6 +46,8 @@ struct Call {
   std::chrono::steady_clock::time_point arrival;  // set by Submit
   // Any thread may set it at any time; the call then ends as CANCELLED if it has not been applied.
   std::atomic<bool> cancelled{false};
+  // Bytes in the reply for each byte of a tensor: 2 where F16 or BF16 go out as `values`, floats.
+  int64_t reply_expansion = 1;
   absl::InlinedVector<Stage, 2> stages;
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -75,6 +76,7 @@ class DecodeWork final : public Work {
   absl::Status CheckReplySize();
   absl::Status TakeReplyBudget(int64_t bytes);
   absl::Status Reserve();
+  bool KeepReply();
   void Extend();
   void AllocateOutputs(size_t step);
   absl::Status NextWave() override;
@@ -97,7 +99,6 @@ class DecodeWork final : public Work {
   AlignedBuffer<float> hidden_[2];
   void* output_ = nullptr;
   absl::InlinedVector<void*, 2> stage_data_;
-  int64_t reply_charge_ = 0;
 };
 
 void DecodeWork::ReadTokenCounts() {
@@ -158,7 +159,7 @@ absl::Status DecodeWork::Replay(const KeptReply& reply) {
   }
   int64_t bytes = 0;
   for (const ReplyPart& part : reply.parts) bytes += static_cast<int64_t>(part.bytes.size());
-  ATTNSERVE_RETURN_IF_ERROR(TakeReplyBudget(bytes));
+  ATTNSERVE_RETURN_IF_ERROR(TakeReplyBudget(bytes * call_->reply_expansion));
   for (const ReplyPart& part : reply.parts) {
     void* target = part.kind == kOutputPart
                        ? call_->sink->Output(part.dtype, part.shape)
@@ -226,24 +227,19 @@ absl::Status DecodeWork::CheckReplySize() {
     const bool new_context = IsCross(layer) && !layer.has_context;
     const int64_t keys = new_context ? decode_->context.dim(1) : KeyCount(layer);
     stage_bytes += StageBytes(call_->stages, call_->dtype, 1, spec.head_count, queries_, keys,
-                              spec.value_head_size);
+                              spec.value_head_size) *
+                   call_->reply_expansion;
     if (stage_bytes > context_.limits->max_stage_bytes) {
       return ResponseTooLarge(stage_bytes, context_.limits->max_stage_bytes);
     }
-    output_bytes = queries_ * spec.output_size * static_cast<int64_t>(ElementSize(call_->dtype));
+    output_bytes = queries_ * spec.output_size * static_cast<int64_t>(ElementSize(call_->dtype)) *
+                   call_->reply_expansion;
   }
   if (output_bytes > context_.limits->max_reply_bytes) {
     return ResponseTooLarge(output_bytes, context_.limits->max_reply_bytes);
   }
   ATTNSERVE_RETURN_IF_ERROR(TakeReplyBudget(stage_bytes + output_bytes));
-  if (decode_->request_id.empty()) return absl::OkStatus();
-  const int64_t charge = ReplyCache::ChargeFor(stage_bytes + output_bytes);
-  if (charge > ReplyCache::kBytes) return absl::OkStatus();
-  if (!context_.session_pool->Charge(charge).ok()) {
-    replies().MakeRoom(ReplyCache::kBytes);
-    ATTNSERVE_RETURN_IF_ERROR(context_.session_pool->Charge(charge));
-  }
-  reply_charge_ = charge;
+  if (!decode_->request_id.empty()) replies().Prepare();
   return absl::OkStatus();
 }
 
@@ -384,27 +380,46 @@ void DecodeWork::Commit() {
     layer.length = decode_->length;
     if (IsCross(layer)) layer.has_context = true;
   }
-  if (reply_charge_ == 0) return;
-  KeptReply* kept = replies().Add(decode_->request_id, reply_charge_);
-  reply_charge_ = 0;
-  kept->payload_hash = payload_hash_;
-  kept->position = decode_->position;
-  kept->length = decode_->length;
-  kept->parts.resize(parts_.size());
+  if (decode_->request_id.empty()) return;
+  // The step is applied: without memory for its reply, its id is kept all the same.
+  bool kept = false;
+  try {
+    kept = KeepReply();
+  } catch (const std::bad_alloc&) {
+  }
+  if (!kept) replies().Remember(decode_->request_id, decode_->length);
+}
+
+// Keeps the reply if it and the budget are such that it can be; returns whether.
+bool DecodeWork::KeepReply() {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) bytes += part.bytes;
+  const int64_t charge = ReplyCache::ChargeFor(bytes);
+  if (charge > ReplyCache::kBytes) return false;
+  KeptReply reply = replies().MakeRoom(charge);
+  reply.payload_hash = payload_hash_;
+  reply.position = decode_->position;
+  reply.length = decode_->length;
+  reply.parts.resize(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
-    ReplyPart& copy = kept->parts[i];
+    ReplyPart& copy = reply.parts[i];
     copy.kind = part.kind;
     copy.layer = part.layer;
     copy.dtype = part.dtype;
     copy.shape = part.shape;
     copy.bytes.assign(static_cast<const char*>(part.data), static_cast<size_t>(part.bytes));
   }
+  if (!context_.session_pool->Charge(charge).ok()) {
+    (void)replies().MakeRoom(ReplyCache::kBytes);
+    if (!context_.session_pool->Charge(charge).ok()) return false;
+  }
+  replies().Add(decode_->request_id, charge, std::move(reply));
+  return true;
 }
 
 void DecodeWork::Abort() {
   if (decode_->chain != nullptr) decode_->chain->failed = true;
-  context_.session_pool->Refund(std::exchange(reply_charge_, 0));
   for (size_t step = 0; step < before_.size(); ++step) {
     Session::Layer& layer = LayerAt(step);
     const int64_t keep = IsCross(layer) ? 0 : session_->reserved_tokens();

@@ -9,6 +9,9 @@
 namespace attnserve {
 namespace {
 
+// Of all core layers of a session: what a session holds beside its cache is no part of the budget.
+constexpr int64_t kMaxCoreHeads = int64_t{1} << 16;
+
 using CoreLayers = std::vector<std::unique_ptr<AttentionLayer>>;
 
 bool ExpiredAt(const SessionEntry& entry, std::chrono::steady_clock::time_point now) {
@@ -37,7 +40,13 @@ absl::StatusOr<SessionOptions> ResolveOptions(const CreateSessionOptions& option
     }
   } else {
     auto layers = std::make_shared<CoreLayers>();
+    int64_t heads = 0;
     for (const LayerSpec& spec : options.core_layers) {
+      heads += std::max<int64_t>(0, spec.head_count);
+      if (heads > kMaxCoreHeads) {
+        return TooLarge("core.layers",
+                        absl::StrCat("have more than ", kMaxCoreHeads, " heads together"));
+      }
       ATTNSERVE_ASSIGN_OR_RETURN(layers->emplace_back(), AttentionLayer::CreateCore(spec));
       result.layers.push_back(layers->back().get());
     }

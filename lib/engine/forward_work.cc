@@ -94,9 +94,10 @@ absl::Status ForwardWork::Check() {
     has_cross |= spec.kind == LayerKind::kCrossAttention;
     ATTNSERVE_RETURN_IF_ERROR(CheckLayer(first_layer_ + static_cast<int32_t>(i), spec));
     stage_bytes += StageBytes(call_->stages, call_->dtype, batch_, spec.head_count, queries_,
-                              KeyCount(spec), spec.value_head_size);
-    output_bytes =
-        batch_ * queries_ * spec.output_size * static_cast<int64_t>(ElementSize(call_->dtype));
+                              KeyCount(spec), spec.value_head_size) *
+                   call_->reply_expansion;
+    output_bytes = batch_ * queries_ * spec.output_size *
+                   static_cast<int64_t>(ElementSize(call_->dtype)) * call_->reply_expansion;
     if (stage_bytes > context_.limits->max_stage_bytes) {
       return ResponseTooLarge(stage_bytes, context_.limits->max_stage_bytes);
     }
@@ -191,8 +192,13 @@ absl::Status ForwardWork::NextWave() {
   if (layer_index_ == layers_.size()) return absl::OkStatus();
   current_layer_ = layers_[layer_index_];
   if (next_batch_row_ == 0) AllocateOutputs(current_layer_->spec());
-  const int64_t rows_each = std::max(queries_, KeyCount(current_layer_->spec()));
-  const int64_t count = std::max<int64_t>(1, context_.limits->slice_rows / rows_each);
+  const int64_t keys = KeyCount(current_layer_->spec());
+  const int64_t rows_each = std::max(queries_, keys);
+  KvLayout layout = current_layer_->kv_layout();
+  layout.dtype = DType::kF32;
+  const int64_t row_bytes = std::max<int64_t>(1, BlocksForTokens(keys) * layout.block_bytes());
+  const int64_t count = std::max<int64_t>(
+      1, std::min(context_.limits->slice_rows / rows_each, kWaveBytes / row_bytes));
   const int64_t end = std::min(batch_, next_batch_row_ + count);
   for (; next_batch_row_ < end; ++next_batch_row_) {
     ATTNSERVE_RETURN_IF_ERROR(FillPass(*current_layer_, next_batch_row_));

@@ -230,7 +230,9 @@ void Engine::Impl::Complete(std::unique_ptr<Work> work, const absl::Status& stat
   }
   for (std::unique_ptr<Work>& orphan : orphans) {
     orphan->entry = nullptr;
-    Complete(std::move(orphan), SessionNotFound(session_id));
+    const SessionCall* const waiting = orphan->session_call();
+    const bool deletes = waiting != nullptr && waiting->kind == SessionCall::Kind::kDelete;
+    Complete(std::move(orphan), deletes ? absl::OkStatus() : SessionNotFound(session_id));
   }
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errors.h"
@@ -9,13 +10,13 @@ namespace {
 
 absl::Status Reset(const SessionCall& call, Session& session) {
   const int64_t count = static_cast<int64_t>(session.layers().size());
+  std::vector<bool> named(static_cast<size_t>(count), call.layers.empty());
   for (const int32_t layer : call.layers) {
     if (layer < 0 || layer >= count) return LayerNotFound(layer, count);
+    named[static_cast<size_t>(layer)] = true;
   }
-  for (int64_t layer = 0; layer < count; ++layer) {
-    const bool named =
-        std::find(call.layers.begin(), call.layers.end(), layer) != call.layers.end();
-    if (call.layers.empty() || named) session.Reset(static_cast<size_t>(layer));
+  for (size_t layer = 0; layer < named.size(); ++layer) {
+    if (named[layer]) session.Reset(layer);
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "lib/session/reply_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
@@ -27,34 +28,49 @@ bool ReplyCache::WasApplied(std::string_view request_id) const {
                      [hash](const ForgottenId& id) { return id.hash == hash; });
 }
 
-void ReplyCache::MakeRoom(int64_t charged_bytes) {
-  while (count_ > 0 && (count_ == kReplies || bytes_ + charged_bytes > kBytes)) DropOldest();
+void ReplyCache::Prepare() {
+  if (replies_.empty()) replies_.resize(kReplies);
+  forgotten_.reserve(kForgottenIds);
 }
 
-KeptReply* ReplyCache::Add(std::string_view request_id, int64_t charged_bytes) {
-  MakeRoom(charged_bytes);
-  if (replies_.empty()) replies_.resize(kReplies);
-  KeptReply& reply = At(count_);
-  reply.request_id.assign(request_id.data(), request_id.size());
-  reply.charged_bytes = charged_bytes;
+KeptReply ReplyCache::MakeRoom(int64_t charged_bytes) {
+  KeptReply spare;
+  while (count_ > 0 && (count_ == kReplies || bytes_ + charged_bytes > kBytes)) {
+    KeptReply dropped = DropOldest();
+    if (dropped.charged_bytes <= 2 * charged_bytes) spare = std::move(dropped);
+  }
+  return spare;
+}
+
+void ReplyCache::Add(std::string_view request_id, int64_t charged_bytes, KeptReply reply) {
+  Prepare();
+  (void)MakeRoom(charged_bytes);
+  KeptReply& slot = At(count_);
+  slot = std::move(reply);
+  slot.request_id.assign(request_id.data(), request_id.size());
+  slot.charged_bytes = charged_bytes;
   bytes_ += charged_bytes;
   ++count_;
-  return &reply;
 }
 
-void ReplyCache::DropOldest() {
-  KeptReply& oldest = At(0);
-  pool_->Refund(oldest.charged_bytes);
-  bytes_ -= oldest.charged_bytes;
-  const ForgottenId id{IdHash(oldest.request_id), oldest.length};
+void ReplyCache::Remember(std::string_view request_id, int64_t length) {
+  const ForgottenId id{IdHash(request_id), length};
   if (forgotten_.size() < kForgottenIds) {
     forgotten_.push_back(id);
   } else {
     forgotten_[next_forgotten_] = id;
     next_forgotten_ = (next_forgotten_ + 1) % kForgottenIds;
   }
+}
+
+KeptReply ReplyCache::DropOldest() {
+  KeptReply oldest = std::move(At(0));
+  pool_->Refund(oldest.charged_bytes);
+  bytes_ -= oldest.charged_bytes;
+  Remember(oldest.request_id, oldest.length);
   first_ = (first_ + 1) % kReplies;
   --count_;
+  return oldest;
 }
 
 void ReplyCache::Forget(int64_t length) {
@@ -62,6 +78,7 @@ void ReplyCache::Forget(int64_t length) {
     KeptReply& latest = At(count_ - 1);
     pool_->Refund(latest.charged_bytes);
     bytes_ -= latest.charged_bytes;
+    latest = KeptReply();
     --count_;
   }
   const auto cut = [length](const ForgottenId& id) { return id.length > length; };

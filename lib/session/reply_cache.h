@@ -53,13 +53,20 @@ class ReplyCache {
   // Bytes a reply of `payload_bytes` is charged with.
   static int64_t ChargeFor(int64_t payload_bytes) { return payload_bytes + kOverhead; }
 
-  // Drops the oldest replies, so that one charged `charged_bytes` fits the limits of this cache.
-  void MakeRoom(int64_t charged_bytes);
+  // Allocates what the bookkeeping needs; Remember cannot fail afterwards.
+  void Prepare();
 
-  // A slot for the latest reply, which the caller fills (reusing its memory). The caller has
-  // charged `charged_bytes` to the pool; the cache refunds them later. A reply larger than kBytes
-  // is kept until the next one comes.
-  KeptReply* Add(std::string_view request_id, int64_t charged_bytes);
+  // Drops the oldest replies, so that one charged `charged_bytes` fits the limits of this cache.
+  // Returns a reply to fill: with the memory of a dropped one of about that size, if there was one,
+  // so that steps of one size do not allocate.
+  KeptReply MakeRoom(int64_t charged_bytes);
+
+  // Keeps the latest reply. The caller has charged `charged_bytes`, at most kBytes, to the pool;
+  // the cache refunds them later.
+  void Add(std::string_view request_id, int64_t charged_bytes, KeptReply reply);
+
+  // Remembers a step that was applied and whose reply is not kept.
+  void Remember(std::string_view request_id, int64_t length);
 
   // Forgets every step that ended with more than `length` tokens.
   void Forget(int64_t length);
@@ -73,7 +80,7 @@ class ReplyCache {
     uint64_t hash = 0;
     int64_t length = 0;
   };
-  void DropOldest();
+  KeptReply DropOldest();
   KeptReply& At(size_t age) { return replies_[(first_ + age) % kReplies]; }
   const KeptReply& At(size_t age) const { return replies_[(first_ + age) % kReplies]; }
 

@@ -43,7 +43,7 @@ struct KvLayout {
 };
 
 constexpr int64_t BlocksForTokens(int64_t tokens) {
-  return (tokens + kTokensPerBlock - 1) / kTokensPerBlock;
+  return tokens / kTokensPerBlock + (tokens % kTokensPerBlock != 0 ? 1 : 0);  // cannot overflow
 }
 
 }  // namespace attnserve

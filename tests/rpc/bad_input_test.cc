@@ -70,7 +70,8 @@ void SetShape(v1::Tensor* tensor, const std::vector<int64_t>& shape) {
 std::vector<BadCase> BadCases() {
   const int64_t big = int64_t{1} << 31;
   const std::string shape = "INVALID_ARGUMENT BAD_SHAPE x",
-                    size = "INVALID_ARGUMENT SIZE_MISMATCH x";
+                    size = "INVALID_ARGUMENT SIZE_MISMATCH x",
+                    shape_of_q = "INVALID_ARGUMENT BAD_SHAPE q";
   return {
       Forward("Rank0", shape, [](auto* r) { *r->mutable_x() = FloatTensor({}, {1}); }),
       Forward("Rank2", shape,
@@ -154,6 +155,42 @@ std::vector<BadCase> BadCases() {
                }
                r->set_head_count(int64_t{1} << 40);
                r->set_kv_head_count(int64_t{1} << 40);
+             }),
+      Attend("NoHeads", shape_of_q,
+             [](auto* r) {
+               for (auto* t : {r->mutable_q(), r->mutable_k(), r->mutable_v()}) {
+                 *t = FloatTensor({1, 0, 3, 4}, {});
+               }
+             }),
+      Attend("NoKeyValueHeads", "INVALID_ARGUMENT BAD_SHAPE k",
+             [](auto* r) {
+               for (auto* t : {r->mutable_k(), r->mutable_v()}) {
+                 *t = FloatTensor({1, 0, 4000000, 4}, {});
+               }
+             }),
+      Attend("NoKeyElements", shape_of_q,
+             [](auto* r) {
+               for (auto* t : {r->mutable_q(), r->mutable_k()}) {
+                 *t = FloatTensor({1, 2, 3, 0}, {});
+               }
+             }),
+      Attend("NoValueElements", "INVALID_ARGUMENT BAD_SHAPE v",
+             [](auto* r) {
+               *r->mutable_v() = FloatTensor({1, 2, 3, 0}, {});
+             }),
+      Attend("EmptySequencesWithoutEnd", "OK",
+             [](auto* r) {
+               for (auto* t : {r->mutable_q(), r->mutable_k(), r->mutable_v()}) {
+                 *t = FloatTensor({int64_t{1} << 50, 1, 0, 4}, {});
+               }
+             }),
+      Attend("HeadCountThatOverflows", "INVALID_ARGUMENT TOO_LARGE kv_head_count",
+             [](auto* r) {
+               for (auto* t : {r->mutable_q(), r->mutable_k(), r->mutable_v()}) {
+                 *t = RandomTensor({1, 3, 8}, 1);
+               }
+               r->set_head_count(2);
+               r->set_kv_head_count(int64_t{1} << 61);
              }),
       Attend("TooManyScores", "INVALID_ARGUMENT TOO_LARGE shape",
              [](auto* r) {
@@ -295,6 +332,74 @@ TEST(BadInput, RepliesThatDoNotFitAMessageAreRefusedBeforeTheWork) {
             "RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE");
   *step.mutable_q() = RandomTensor({1, 1, 40, 1}, 1);
   EXPECT_EQ(Decode(server, step).position(), 0);  // the refused step left nothing behind
+}
+
+// F16 elements that come as `values` go back as floats, twice their size.
+TEST(BadInput, RepliesInValuesAreCountedAsFloats) {
+  TestServer server([](ServerOptions* options) { options->max_message_bytes = 256 << 10; });
+  v1::CreateSessionRequest create;
+  v1::LayerSpec* layer = create.mutable_core()->add_layers();
+  layer->set_kind(v1::LAYER_KIND_CORE_ATTENTION);
+  layer->set_key_head_size(1);
+  layer->set_value_head_size(1024);
+  v1::CreateSessionResponse created;
+  grpc::ClientContext create_context;
+  ASSERT_TRUE(server.sessions().CreateSession(&create_context, create, &created).ok());
+  const auto half = [](const std::vector<int64_t>& shape, size_t count) {
+    v1::Tensor tensor;
+    tensor.set_dtype(v1::DTYPE_F16);
+    tensor.mutable_shape()->Assign(shape.begin(), shape.end());
+    for (size_t i = 0; i < count; ++i) tensor.add_values(0.5f);
+    return tensor;
+  };
+  v1::DecodeRequest step;
+  step.set_session_id(created.session().session_id());
+  *step.mutable_q() = half({1, 1, 60, 1}, 60);
+  *step.mutable_k() = half({1, 1, 1, 1}, 1);
+  *step.mutable_v() = half({1, 1, 1, 1024}, 1024);
+  v1::DecodeResponse response;
+  grpc::ClientContext context;
+  EXPECT_EQ(Summary(server.attention().Decode(&context, step, &response)),
+            "RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE");
+  *step.mutable_q() = half({1, 1, 40, 1}, 40);
+  EXPECT_EQ(Decode(server, step).position(), 0);
+}
+
+TEST(BadInput, ErrorsOfABatchFitItsMessage) {
+  TestServer server([](ServerOptions* options) { options->max_message_bytes = 64 << 10; });
+  v1::DecodeBatchRequest batch;
+  *batch.add_steps() = TinyStep(server.TinySession(), 1, 1);
+  for (int i = 0; i < 30; ++i) *batch.add_steps() = TinyStep(std::string(500, 'x'), 1, 1);
+  v1::DecodeBatchResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = server.attention().DecodeBatch(&context, batch, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(Summary(response.results(0).status()), "OK");
+  EXPECT_EQ(Summary(response.results(30).status()), "NOT_FOUND SESSION_NOT_FOUND");
+  for (int i = 0; i < 30; ++i) *batch.add_steps() = batch.steps(1);
+  grpc::ClientContext second;
+  EXPECT_EQ(Summary(server.attention().DecodeBatch(&second, batch, &response)),
+            "INVALID_ARGUMENT TOO_LARGE steps");
+}
+
+TEST(BadInput, AbsurdReservationsLeaveTheBudgetAlone) {
+  TestServer server;
+  for (const int64_t tokens : {(int64_t{1} << 55) + 2048, int64_t{1} << 54, int64_t{1} << 62,
+                               std::numeric_limits<int64_t>::max()}) {
+    v1::CreateSessionRequest create;
+    v1::LayerSpec* layer = create.mutable_core()->add_layers();
+    layer->set_kind(v1::LAYER_KIND_CORE_ATTENTION);
+    layer->set_key_head_size(64);
+    create.set_max_tokens(tokens);
+    create.set_reserve(true);
+    v1::CreateSessionResponse created;
+    grpc::ClientContext context;
+    EXPECT_EQ(Summary(server.sessions().CreateSession(&context, create, &created)),
+              "RESOURCE_EXHAUSTED KV_BUDGET")
+        << tokens;
+    EXPECT_EQ(server.Metric("attnserve_rpc_in_flight{method=\"CreateSession\"}"), 0);
+  }
+  Decode(server, TinyStep(server.TinySession(), 1, 1));
 }
 
 TEST(BadInput, StepsOfABatchShareTheMessageTheirRepliesComeIn) {

@@ -406,6 +406,18 @@ TEST_F(ErrorCatalogue, CreateSessionRefusesBadArguments) {
   EXPECT_EQ(Create([](Request* r) { r->set_model("absent"); }), "NOT_FOUND MODEL_NOT_FOUND");
 }
 
+TEST_F(ErrorCatalogue, HeadsOfAllCoreLayersAreLimited) {
+  EXPECT_EQ(Create([](auto* r) {
+              for (int i = 0; i < 17; ++i) {
+                v1::LayerSpec* layer = r->mutable_core()->add_layers();
+                layer->set_kind(v1::LAYER_KIND_CORE_ATTENTION);
+                layer->set_head_count(4096);
+                layer->set_key_head_size(1);
+              }
+            }),
+            With(kTooLarge, "core.layers"));
+}
+
 TEST_F(ErrorCatalogue, SessionIdsAreUnique) {
   EXPECT_EQ(Create([](v1::CreateSessionRequest* r) { r->set_session_id("mine"); }), "OK");
   EXPECT_EQ(Create([](v1::CreateSessionRequest* r) { r->set_session_id("mine"); }),
@@ -466,6 +478,13 @@ TEST_F(ErrorCatalogue, SessionCallsRefuseBadArguments) {
   grpc::ClientContext token_context;
   EXPECT_EQ(Summary(server_->sessions().ListSessions(&token_context, list, &list_response)),
             With(kBadOption, "page_token"));
+}
+
+TEST_F(ErrorCatalogue, GetSessionNeedsAnId) {
+  v1::GetSessionResponse response;
+  grpc::ClientContext context;
+  EXPECT_EQ(Summary(server_->sessions().GetSession(&context, {}, &response)),
+            With(kBadOption, "session_id"));
 }
 
 TEST_F(ErrorCatalogue, UnknownModelIsNotFound) {

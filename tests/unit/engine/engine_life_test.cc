@@ -1,5 +1,6 @@
 // Calls beside each other and in time: deadlines, batches, queues, expiry, draining.
 #include <atomic>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -52,7 +53,10 @@ TEST_F(EngineTest, DeletionFailsWhatWaitsBehindIt) {
       std::launch::async, [&] { return Control(engine(), SessionCall::Kind::kDelete, session); });
   while (engine().stats().queued_calls < 2) std::this_thread::yield();
   PendingStep behind(engine(), Token(session, 1));
+  auto second = std::async(std::launch::async,
+                           [&] { return Control(engine(), SessionCall::Kind::kDelete, session); });
   EXPECT_TRUE(deletion.get().ok());
+  EXPECT_TRUE(second.get().ok());
   EXPECT_TRUE(running.Wait().status.ok());
   EXPECT_EQ(Reason(behind.Wait().status), "SESSION_NOT_FOUND");
   SessionCall again;

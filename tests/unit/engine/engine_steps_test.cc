@@ -115,6 +115,41 @@ TEST_F(EngineTest, RequestIdOlderThanTheKeptRepliesIsAlreadyApplied) {
   EXPECT_EQ(Length(session), 40);
 }
 
+// A reply above what is kept (1 MiB): its step is still applied once.
+TEST_F(EngineTest, RequestIdOfALargeReplyIsAlreadyApplied) {
+  const std::string session = Create(SmallModel(1));
+  constexpr int64_t kTokens = 12000;
+  DecodeStep step = Tokens(session, 0, Noise(kTokens * kWidth, 1), 0, kTokens);
+  step.request_id = "large";
+  ASSERT_TRUE(Decode(engine(), step).status.ok());
+  const Answer again = Decode(engine(), step);
+  EXPECT_EQ(Reason(again.status), "POSITION_CONFLICT") << again.status;
+  EXPECT_EQ(Length(session), kTokens);
+}
+
+// The reply is kept if there is memory for it; a step never fails for its sake.
+TEST_F(EngineTest, RequestIdNeedsNoFreeBudget) {
+  options_.kv_budget_bytes = 256 << 10;
+  CreateSessionOptions options;
+  options.model = SmallModel(1);
+  options.max_tokens = 64;
+  options.reserve = true;
+  const auto session = engine().CreateSession(options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  while (engine().CreateSession(options).ok()) {
+  }
+  for (int i = 0; i < 40; ++i) {
+    DecodeStep step = Token(session->info.id, static_cast<uint64_t>(i));
+    step.request_id = std::to_string(i);
+    const Answer answer = Decode(engine(), step);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    step.expected_position = -1;
+    const Answer again = Decode(engine(), step);
+    EXPECT_TRUE(again.replayed || Reason(again.status) == "POSITION_CONFLICT") << again.status;
+  }
+  EXPECT_EQ(Length(session->info.id), 40);
+}
+
 TEST_F(EngineTest, TruncationForgetsTheRepliesItCuts) {
   const std::string session = Create(SmallModel(1));
   DecodeStep step = Token(session, 1);

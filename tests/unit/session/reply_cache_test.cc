@@ -1,5 +1,7 @@
 #include "lib/session/reply_cache.h"
 
+#include <utility>
+
 #include "gtest/gtest.h"
 
 namespace attnserve {
@@ -13,10 +15,11 @@ class ReplyCacheTest : public ::testing::Test {
   void Keep(const std::string& id, int64_t length, int64_t bytes = 100) {
     const int64_t charge = ReplyCache::ChargeFor(bytes);
     ASSERT_TRUE(pool_.Charge(charge).ok());
-    KeptReply* reply = cache_.Add(id, charge);
-    reply->length = length;
-    reply->parts.resize(1);
-    reply->parts[0].bytes.assign(static_cast<size_t>(bytes), 'x');
+    KeptReply reply = cache_.MakeRoom(charge);
+    reply.length = length;
+    reply.parts.resize(1);
+    reply.parts[0].bytes.assign(static_cast<size_t>(bytes), 'x');
+    cache_.Add(id, charge, std::move(reply));
   }
   int64_t charged() const { return pool_.usage().charged_bytes; }
 
@@ -52,6 +55,29 @@ TEST_F(ReplyCacheTest, OldestGoWhenTheBytesAreReached) {
   EXPECT_LE(cache_.bytes(), ReplyCache::kBytes);
 }
 
+TEST_F(ReplyCacheTest, MemoryOfADroppedReplyIsUsedAgainOrGivenBack) {
+  const int64_t large = ReplyCache::kBytes / 2;
+  for (int i = 0; i < 4; ++i) Keep(std::to_string(i), i, large);
+  const KeptReply again = cache_.MakeRoom(ReplyCache::ChargeFor(large));
+  ASSERT_EQ(again.parts.size(), 1u);
+  EXPECT_GE(again.parts[0].bytes.capacity(), static_cast<size_t>(large));
+  // A small reply does not sit in the memory of a large one.
+  Keep("large", 5, large);
+  for (size_t i = 0; i < ReplyCache::kReplies - 1; ++i) Keep("small" + std::to_string(i), 6);
+  const KeptReply small = cache_.MakeRoom(ReplyCache::ChargeFor(100));
+  EXPECT_TRUE(small.parts.empty());
+  EXPECT_TRUE(cache_.WasApplied("large"));
+}
+
+TEST_F(ReplyCacheTest, RememberedStepsCountAsApplied) {
+  cache_.Prepare();
+  cache_.Remember("a", 3);
+  EXPECT_EQ(cache_.Find("a"), nullptr);
+  EXPECT_TRUE(cache_.WasApplied("a"));
+  cache_.Forget(2);
+  EXPECT_FALSE(cache_.WasApplied("a"));
+}
+
 TEST_F(ReplyCacheTest, ForgetDropsWhatEndedLater) {
   for (int i = 1; i <= 40; ++i) Keep(std::to_string(i), i);  // 1 to 8 are only remembered by id
   cache_.Forget(20);
@@ -78,7 +104,7 @@ TEST(ReplyCache, DestructionRefundsEverything) {
   {
     ReplyCache cache(&pool);
     ASSERT_TRUE(pool.Charge(ReplyCache::ChargeFor(10)).ok());
-    cache.Add("a", ReplyCache::ChargeFor(10));
+    cache.Add("a", ReplyCache::ChargeFor(10), KeptReply());
   }
   EXPECT_EQ(pool.usage().charged_bytes, 0);
 }
