@@ -369,7 +369,8 @@ TEST(BadInput, ErrorsOfABatchFitItsMessage) {
   TestServer server([](ServerOptions* options) { options->max_message_bytes = 64 << 10; });
   v1::DecodeBatchRequest batch;
   *batch.add_steps() = TinyStep(server.TinySession(), 1, 1);
-  for (int i = 0; i < 30; ++i) *batch.add_steps() = TinyStep(std::string(500, 'x'), 1, 1);
+  for (int i = 0; i < 30; ++i)
+    *batch.add_steps() = TinyStep(std::string(500, 'x') + std::to_string(i), 1, 1);
   v1::DecodeBatchResponse response;
   grpc::ClientContext context;
   const grpc::Status status = server.attention().DecodeBatch(&context, batch, &response);
