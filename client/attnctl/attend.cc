@@ -16,7 +16,7 @@ constexpr char kFooter[] =
     "also [B, T, H * d].\n"
     "\n"
     "The example of the textbooks: how much does \"shiny\" attend to \"Hello shiny sun!\"?\n"
-    "Scores 0.7842 1.3569 1.2487, weights 0.22914 0.40626 0.36460,\n"
+    "Scores 0.7842 1.3569 1.2487, weights 0.22913 0.40626 0.36460,\n"
     "output 0.39896 0.38542 0.86095:\n"
     "  attnctl attend --scale 1 --stages scores,weights --q '[[0.53,0.34,0.98]]' \\\n"
     "    --k '[[0.34,0.22,0.54],[0.53,0.34,0.98],[0.29,0.54,0.93]]'\n"
