@@ -237,11 +237,7 @@ absl::Status AttendWork::NextWave() {
   current_layer_ = layer_.get();
   // The batch of empty tensors is bounded by nothing that was sent.
   if (queries_ == 0 && keys_total() == 0) next_batch_row_ = batch_;
-  const int64_t rows_each = std::max<int64_t>({1, queries_, keys_total()});
-  const int64_t row_bytes =
-      std::max<int64_t>(1, BlocksForTokens(keys_total()) * layer_->kv_layout().block_bytes());
-  const int64_t count = std::max<int64_t>(
-      1, std::min(context_.limits->slice_rows / rows_each, kWaveBytes / row_bytes));
+  const int64_t count = SequencesPerWave(layer_->kv_layout(), queries_, keys_total());
   wave_begin_ = next_batch_row_;
   const int64_t end = std::min(batch_, next_batch_row_ + count);
   for (; next_batch_row_ < end; ++next_batch_row_) {

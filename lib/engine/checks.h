@@ -20,9 +20,6 @@ inline constexpr int64_t kAnySize = -1;
 
 // Largest position a caller may give: exact in float64 products with any frequency.
 inline constexpr int64_t kMaxPosition = int64_t{1} << 40;
-// Scratch keys and values one stateless call holds at once, unless one sequence needs more. A block
-// holds 64 tokens, so short sequences take up to 64 times what was sent.
-inline constexpr int64_t kWaveBytes = int64_t{64} << 20;
 
 // `tensor` is there, of type `dtype`, and has the expected sizes. BAD_SHAPE, BAD_DTYPE. `meaning`
 // names the dimensions, for example "[B, T, input_size]".

@@ -11,6 +11,13 @@
 namespace attnserve {
 namespace {
 
+// Nothing is kept, so nothing is rounded.
+KvLayout ScratchLayout(const AttentionLayer& layer) {
+  KvLayout layout = layer.kv_layout();
+  layout.dtype = DType::kF32;
+  return layout;
+}
+
 // Rows of a [batch, rows, width] tensor that belong to one batch row.
 RowsView BatchRow(const TensorView& tensor, int64_t batch_row) {
   const int64_t rows = tensor.dim(1), width = tensor.dim(2);
@@ -192,13 +199,8 @@ absl::Status ForwardWork::NextWave() {
   if (layer_index_ == layers_.size()) return absl::OkStatus();
   current_layer_ = layers_[layer_index_];
   if (next_batch_row_ == 0) AllocateOutputs(current_layer_->spec());
-  const int64_t keys = KeyCount(current_layer_->spec());
-  const int64_t rows_each = std::max(queries_, keys);
-  KvLayout layout = current_layer_->kv_layout();
-  layout.dtype = DType::kF32;
-  const int64_t row_bytes = std::max<int64_t>(1, BlocksForTokens(keys) * layout.block_bytes());
-  const int64_t count = std::max<int64_t>(
-      1, std::min(context_.limits->slice_rows / rows_each, kWaveBytes / row_bytes));
+  const int64_t count =
+      SequencesPerWave(ScratchLayout(*current_layer_), queries_, KeyCount(current_layer_->spec()));
   const int64_t end = std::min(batch_, next_batch_row_ + count);
   for (; next_batch_row_ < end; ++next_batch_row_) {
     ATTNSERVE_RETURN_IF_ERROR(FillPass(*current_layer_, next_batch_row_));
@@ -235,9 +237,7 @@ absl::Status ForwardWork::FillPass(const AttentionLayer& layer, int64_t batch_ro
   LayerPass& pass = passes_.emplace_back();
   pass.x = LayerInput(batch_row);
   if (cross) pass.context = BatchRow(forward_->context, batch_row);
-  KvLayout layout = layer.kv_layout();
-  layout.dtype = DType::kF32;  // nothing is kept, so nothing is rounded
-  ATTNSERVE_ASSIGN_OR_RETURN(pass.cache, Scratch(layout, KeyCount(spec)));
+  ATTNSERVE_ASSIGN_OR_RETURN(pass.cache, Scratch(ScratchLayout(layer), KeyCount(spec)));
   if (!positions_.empty()) {
     pass.query_positions = positions_.data() + batch_row * queries_;
     if (!cross) pass.key_positions = pass.query_positions;

@@ -76,6 +76,13 @@ void Work::EndWave() {
   scratch_.clear();
 }
 
+int64_t Work::SequencesPerWave(const KvLayout& layout, int64_t queries, int64_t keys) const {
+  constexpr int64_t kWaveBytes = int64_t{64} << 20;
+  const int64_t rows = std::max<int64_t>({1, queries, keys});
+  const int64_t bytes = std::max<int64_t>(1, BlocksForTokens(keys) * layout.block_bytes());
+  return std::max<int64_t>(1, std::min(context_.limits->slice_rows / rows, kWaveBytes / bytes));
+}
+
 absl::StatusOr<KvSequence*> Work::Scratch(const KvLayout& layout, int64_t tokens) {
   scratch_.push_back(std::make_unique<KvSequence>(layout, context_.scratch_pool));
   ATTNSERVE_RETURN_IF_ERROR(scratch_.back()->Reserve(tokens));

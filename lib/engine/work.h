@@ -89,6 +89,11 @@ class Work {
   absl::Status Start();
   void Finish() { finished_ = true; }
 
+  // Sequences of `queries` and `keys` rows that one wave of a stateless call takes, at least 1: as
+  // many as a slice has rows, and as fit into 64 MiB of scratch. A block holds 64 tokens, so short
+  // sequences take up to 64 times what was sent.
+  int64_t SequencesPerWave(const KvLayout& layout, int64_t queries, int64_t keys) const;
+
   // A sequence that is thrown away after the wave, with room for `tokens`.
   absl::StatusOr<KvSequence*> Scratch(const KvLayout& layout, int64_t tokens);
 
