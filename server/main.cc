@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   gpr_set_log_function(&LogGrpc);
   std::signal(SIGPIPE, SIG_IGN);
   // Never destroyed: its thread waits for signals until the process ends.
-  auto* signals = new attnserve::Signals;
+  static auto* const signals = new attnserve::Signals;
   auto server = attnserve::Server::Start(options);
   if (!server.ok()) return Fail(server.status());
   if (const absl::Status status = (*server)->Load(); !status.ok()) return Fail(status);

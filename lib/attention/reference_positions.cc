@@ -91,7 +91,8 @@ std::vector<double> SlopesForPowerOfTwo(int64_t head_count) {
 }  // namespace
 
 double SinusoidalElement(double base, int64_t size, int64_t position, int64_t index) {
-  const double exponent = static_cast<double>(index / 2 * 2) / static_cast<double>(size);
+  const int64_t pair_start = index - index % 2;
+  const double exponent = static_cast<double>(pair_start) / static_cast<double>(size);
   const double angle = static_cast<double>(position) / std::pow(base, exponent);
   return index % 2 == 0 ? std::sin(angle) : std::cos(angle);
 }

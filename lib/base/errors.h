@@ -59,9 +59,9 @@ absl::Status MaxTokensExceeded(int64_t tokens, int64_t max_tokens);
 absl::Status LayerNeedsContext(int64_t layer);
 
 // RESOURCE_EXHAUSTED.
-// KV_BUDGET too: the system refused memory that the budget allows.
-absl::Status OutOfMemory(int64_t needed_bytes);
 absl::Status KvBudgetExceeded(int64_t needed_bytes, int64_t free_bytes, int64_t budget_bytes);
+// Its reason is KV_BUDGET too: the system refused memory that the budget allows.
+absl::Status OutOfMemory(int64_t needed_bytes);
 absl::Status QueueFull(std::string_view what, int64_t limit);
 absl::Status SessionLimit(int64_t limit);
 absl::Status ResponseTooLarge(int64_t bytes, int64_t limit_bytes);
