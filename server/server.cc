@@ -105,6 +105,10 @@ absl::Status Server::StartGrpc() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
+  // A compressed message would be expanded before its size is checked, up to a thousand times.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
   std::vector<int> ports(options_.listen.size(), 0);
   for (size_t i = 0; i < ports.size(); ++i) {
     builder.AddListeningPort(options_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);

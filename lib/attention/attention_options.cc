@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,20 +12,32 @@
 namespace attnserve {
 namespace {
 
-template <typename Number>
-absl::Status CheckFinite(std::string_view field, Number value) {
-  if (std::isfinite(value)) return absl::OkStatus();
-  return BadOption(field, absl::StrCat("is ", value, "; a finite number is required"));
+// Options within these bounds overflow nowhere; no model in use comes near them.
+constexpr double kLargest = 1e30, kSmallestPositive = 1e-30;
+constexpr double kLargestFloat = std::numeric_limits<float>::max();
+constexpr double kLargestScoreFactor = 1e6;  // what multiplies scores, distances, or rotated heads
+
+absl::Status CheckMagnitude(std::string_view field, double value, double largest = kLargest) {
+  if (std::fabs(value) <= largest) return absl::OkStatus();
+  return BadOption(field, absl::StrCat("is ", value, "; a finite number from ", -largest, " to ",
+                                       largest, " is required"));
 }
 
 absl::Status CheckAbove(std::string_view field, double value, double bound) {
-  ATTNSERVE_RETURN_IF_ERROR(CheckFinite(field, value));
+  ATTNSERVE_RETURN_IF_ERROR(CheckMagnitude(field, value));
   if (value > bound) return absl::OkStatus();
   return BadOption(field, absl::StrCat("is ", value, "; it must be above ", bound));
 }
 
+absl::Status CheckPositive(std::string_view field, double value, double largest = kLargest) {
+  ATTNSERVE_RETURN_IF_ERROR(CheckMagnitude(field, value, largest));
+  if (value >= kSmallestPositive) return absl::OkStatus();
+  return BadOption(
+      field, absl::StrCat("is ", value, "; it must be above 0, at least ", kSmallestPositive));
+}
+
 absl::Status CheckAtLeast(std::string_view field, double value, double bound) {
-  ATTNSERVE_RETURN_IF_ERROR(CheckFinite(field, value));
+  ATTNSERVE_RETURN_IF_ERROR(CheckMagnitude(field, value));
   if (value >= bound) return absl::OkStatus();
   return BadOption(field, absl::StrCat("is ", value, "; it must be at least ", bound));
 }
@@ -34,16 +47,16 @@ absl::Status CheckCount(std::string_view field, int64_t value, int64_t least) {
   return BadOption(field, absl::StrCat("is ", value, "; it must be at least ", least));
 }
 
-// `values` is empty or has `count` finite elements.
+// `values` is empty or has `count` elements, none larger than `largest`.
 absl::Status CheckValues(std::string_view field, absl::Span<const float> values, int64_t count,
-                         std::string_view count_name) {
+                         std::string_view count_name, double largest = kLargestFloat) {
   if (!values.empty() && static_cast<int64_t>(values.size()) != count) {
     return BadShape(field, absl::StrCat("has ", values.size(), " elements, expected ",
                                         std::string(count_name), " = ", count, " or none"));
   }
   for (size_t i = 0; i < values.size(); ++i) {
     ATTNSERVE_RETURN_IF_ERROR(
-        CheckFinite(absl::StrCat(std::string(field), "[", i, "]"), values[i]));
+        CheckMagnitude(absl::StrCat(std::string(field), "[", i, "]"), values[i], largest));
   }
   return absl::OkStatus();
 }
@@ -64,7 +77,7 @@ absl::Status CheckHeadNorm(std::string_view field, int64_t key_head_size, const 
     if (norm.weight.empty() && norm.bias.empty()) return absl::OkStatus();
     return BadOption(FieldPath(field, "kind"), "is unset but there is a weight or a bias");
   }
-  ATTNSERVE_RETURN_IF_ERROR(CheckAbove(FieldPath(field, "epsilon"), norm.epsilon, 0.0));
+  ATTNSERVE_RETURN_IF_ERROR(CheckPositive(FieldPath(field, "epsilon"), norm.epsilon));
   ATTNSERVE_RETURN_IF_ERROR(
       CheckValues(FieldPath(field, "weight"), norm.weight, key_head_size, "key_head_size"));
   if (norm.kind == HeadNorm::Kind::kRms && !norm.bias.empty()) {
@@ -92,13 +105,12 @@ struct ScalingCheck {
     ATTNSERVE_RETURN_IF_ERROR(CheckAtLeast(FieldPath(field, "yarn.factor"), scaling.factor, 1.0));
     ATTNSERVE_RETURN_IF_ERROR(
         CheckCount(FieldPath(field, "yarn.original_max_tokens"), scaling.original_max_tokens, 1));
-    ATTNSERVE_RETURN_IF_ERROR(
-        CheckAbove(FieldPath(field, "yarn.beta_slow"), scaling.beta_slow, 0.0));
+    ATTNSERVE_RETURN_IF_ERROR(CheckPositive(FieldPath(field, "yarn.beta_slow"), scaling.beta_slow));
     ATTNSERVE_RETURN_IF_ERROR(
         CheckAtLeast(FieldPath(field, "yarn.beta_fast"), scaling.beta_fast, scaling.beta_slow));
     if (scaling.attention_factor.has_value()) {
-      ATTNSERVE_RETURN_IF_ERROR(
-          CheckAbove(FieldPath(field, "yarn.attention_factor"), *scaling.attention_factor, 0.0));
+      ATTNSERVE_RETURN_IF_ERROR(CheckPositive(FieldPath(field, "yarn.attention_factor"),
+                                              *scaling.attention_factor, kLargestScoreFactor));
     }
     // The ramp divides by ln(theta).
     return CheckAbove(FieldPath(field, "theta"), theta, 1.0);
@@ -106,7 +118,7 @@ struct ScalingCheck {
   absl::Status operator()(const Llama3Scaling& scaling) const {
     ATTNSERVE_RETURN_IF_ERROR(CheckAtLeast(FieldPath(field, "llama3.factor"), scaling.factor, 1.0));
     ATTNSERVE_RETURN_IF_ERROR(
-        CheckAbove(FieldPath(field, "llama3.low_freq_factor"), scaling.low_freq_factor, 0.0));
+        CheckPositive(FieldPath(field, "llama3.low_freq_factor"), scaling.low_freq_factor));
     ATTNSERVE_RETURN_IF_ERROR(CheckAbove(FieldPath(field, "llama3.high_freq_factor"),
                                          scaling.high_freq_factor, scaling.low_freq_factor));
     return CheckCount(FieldPath(field, "llama3.original_max_tokens"), scaling.original_max_tokens,
@@ -116,7 +128,7 @@ struct ScalingCheck {
 
 absl::Status CheckRotary(std::string_view field, int64_t key_head_size,
                          const RotaryPosition& rotary) {
-  ATTNSERVE_RETURN_IF_ERROR(CheckAbove(FieldPath(field, "theta"), rotary.theta, 0.0));
+  ATTNSERVE_RETURN_IF_ERROR(CheckPositive(FieldPath(field, "theta"), rotary.theta));
   const std::string dimension_field = FieldPath(field, "dimension");
   const int64_t dimension = rotary.dimension == 0 ? key_head_size : rotary.dimension;
   if (dimension < 0 || dimension > key_head_size) {
@@ -146,13 +158,14 @@ struct PositionCheck {
       return BadOption(FieldPath(field, "sinusoidal"),
                        "is set; it is added to x, which core attention does not have");
     }
-    return CheckAbove(FieldPath(field, "sinusoidal.base"), sinusoidal.base, 0.0);
+    return CheckPositive(FieldPath(field, "sinusoidal.base"), sinusoidal.base);
   }
   absl::Status operator()(const RotaryPosition& rotary) const {
     return CheckRotary(FieldPath(field, "rotary"), key_head_size, rotary);
   }
   absl::Status operator()(const AlibiPosition& alibi) const {
-    return CheckValues(FieldPath(field, "alibi.slopes"), alibi.slopes, head_count, "head_count");
+    return CheckValues(FieldPath(field, "alibi.slopes"), alibi.slopes, head_count, "head_count",
+                       kLargestScoreFactor);
   }
 };
 
@@ -175,7 +188,8 @@ absl::Status CheckAttentionOptions(std::string_view field, int64_t head_count,
   ATTNSERVE_RETURN_IF_ERROR(
       CheckCount(FieldPath(field, "sink_token_count"), options.sink_token_count, 0));
   if (options.scale.has_value()) {
-    ATTNSERVE_RETURN_IF_ERROR(CheckFinite(FieldPath(field, "scale"), *options.scale));
+    ATTNSERVE_RETURN_IF_ERROR(
+        CheckMagnitude(FieldPath(field, "scale"), *options.scale, kLargestScoreFactor));
   }
   ATTNSERVE_RETURN_IF_ERROR(CheckAtLeast(FieldPath(field, "softcap"), options.softcap, 0.0));
   ATTNSERVE_RETURN_IF_ERROR(

@@ -2,7 +2,6 @@
 // 7 against activations computed in float64.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -11,38 +10,25 @@
 #include "lib/attention/reference.h"
 #include "tests/rpc/test_server.h"
 #include "tests/unit/attention/error_bound.h"
-#include "tests/unit/attention/tensor_file.h"
+#include "tests/unit/attention/trained_layer.h"
 
 namespace attnserve {
 namespace {
 
-namespace fs = std::filesystem;
 namespace v1 = attnserve::v1;
 using reference::Values;
 
-constexpr int64_t kTokens = 48, kWidth = 64;
-constexpr int kLayers = 5;
-
-Values Transposed(const FileTensor& tensor) {
-  const size_t out = static_cast<size_t>(tensor.shape[0]),
-               in = static_cast<size_t>(tensor.shape[1]);
-  Values result(tensor.values.size());
-  for (size_t o = 0; o < out; ++o) {
-    for (size_t i = 0; i < in; ++i) result[i * out + o] = tensor.values[o * in + i];
-  }
-  return result;
-}
+constexpr int64_t kTokens = TrainedModel::kTokens, kWidth = TrainedModel::kWidth;
+constexpr int kLayers = TrainedModel::kLayers;
 
 class TrainedLayersTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const fs::path folder = fs::path(ATTNSERVE_SHARED_DIR) / "models" / "stories260k";
-    if (!fs::is_directory(folder)) GTEST_SKIP() << folder << " is absent";
-    weights_ = ReadTensorFile((folder / "model.safetensors").string());
-    expected_ = ReadTensorFile((folder / "expected_attention.safetensors").string());
-    ASSERT_TRUE(weights_.has_value() && expected_.has_value());
+    const std::optional<std::string> folder = TrainedModel::Folder();
+    if (!folder.has_value()) GTEST_SKIP() << "../shared/models/stories260k is absent";
+    model_.emplace(*folder);
     server_ = std::make_unique<testing::TestServer>([&folder](ServerOptions* options) {
-      options->models = {{"stories", folder.string()}};
+      options->models = {{"stories", *folder}};
     });
     auto client = client::Client::Connect(server_->address());
     ASSERT_TRUE(client.ok()) << client.status();
@@ -50,36 +36,19 @@ class TrainedLayersTest : public ::testing::Test {
   }
 
   std::vector<float> Input(int layer, int64_t begin, int64_t end) const {
-    const Values& x = expected_->tensors.at("layer." + std::to_string(layer) + ".input").values;
+    const Values x = model_->layer(layer).input.x;
     return {x.begin() + begin * kWidth, x.begin() + end * kWidth};
   }
 
-  // Largest |actual - expected| / bound over the layer's outputs; the bound comes from float32's
-  // unit roundoff and the values involved.
+  // Every output is within a bound that comes from float32's unit roundoff and the values involved.
   void ExpectOutput(int layer, const std::vector<float>& actual) const {
-    LayerSpec spec;
-    spec.input_size = spec.output_size = kWidth;
-    spec.head_count = 8;
-    spec.kv_head_count = 4;
-    spec.key_head_size = spec.value_head_size = 8;
-    spec.output_projection = true;
-    spec.attention.causal = true;
-    spec.attention.position = RotaryPosition{};
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".self_attn.";
-    reference::Weights weights;
-    weights.query = Transposed(weights_->tensors.at(prefix + "q_proj.weight"));
-    weights.key = Transposed(weights_->tensors.at(prefix + "k_proj.weight"));
-    weights.value = Transposed(weights_->tensors.at(prefix + "v_proj.weight"));
-    weights.output = Transposed(weights_->tensors.at(prefix + "o_proj.weight"));
-    reference::Input input;
-    input.query_count = kTokens;
-    const std::string facts = "layer." + std::to_string(layer) + ".";
-    input.x = expected_->tensors.at(facts + "input").values;
+    const TrainedLayer trained = model_->layer(layer);
     Precision precision;
     precision.input = 0x1p-24;  // the file's inputs are rounded to F32
     const ErrorBounds bounds =
-        BoundErrors(spec, weights, input, reference::Run(spec, weights, input), precision);
-    const Values& expected = expected_->tensors.at(facts + "output").values;
+        BoundErrors(trained.spec, trained.weights, trained.input,
+                    reference::Run(trained.spec, trained.weights, trained.input), precision);
+    const Values& expected = trained.expected_output;
     ASSERT_EQ(actual.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
       ASSERT_NEAR(actual[i], expected[i], bounds.output[i] + 0x1p-24 * std::fabs(expected[i]))
@@ -110,7 +79,7 @@ class TrainedLayersTest : public ::testing::Test {
     }
   }
 
-  std::optional<TensorFile> weights_, expected_;
+  std::optional<TrainedModel> model_;
   std::unique_ptr<testing::TestServer> server_;
   std::optional<client::Client> client_;
 };

@@ -16,14 +16,6 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-v1::DecodeResponse Decode(TestServer& server, const v1::DecodeRequest& request) {
-  v1::DecodeResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = server.attention().Decode(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return response;
-}
-
 struct BadCase {
   std::string name;
   std::function<grpc::Status(TestServer&)> send;
@@ -285,6 +277,24 @@ TEST(BadInput, OversizeMessageIsRefusedByGrpc) {
   EXPECT_EQ(Decode(server, TinyStep(session, 1, 1)).position() % 2, 0);
 }
 
+// A thousand times smaller than what it says: its size could be checked only after the damage.
+TEST(BadInput, CompressedMessagesAreRefused) {
+  TestServer server;
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    v1::ForwardRequest request;
+    request.set_model("tiny");
+    *request.mutable_x() = FloatTensor({1, 4, kTinyWidth}, std::vector<float>(4 * kTinyWidth));
+    v1::ForwardResponse response;
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    const grpc::Status status = server.attention().Forward(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::UNIMPLEMENTED);
+    EXPECT_NE(status.error_message().find("ompression"), std::string::npos)
+        << status.error_message();
+  }
+  EXPECT_EQ(server.TinySession().size(), 32u);
+}
+
 TEST(BadInput, BytesThatAreNoMessageAreRefused) {
   TestServer server;
   for (const char* method :
@@ -309,20 +319,23 @@ TEST(BadInput, BytesThatAreNoMessageAreRefused) {
   EXPECT_EQ(server.TinySession().size(), 32u);
 }
 
-TEST(BadInput, RepliesThatDoNotFitAMessageAreRefusedBeforeTheWork) {
-  TestServer server([](ServerOptions* options) { options->max_message_bytes = 256 << 10; });
-  const std::string session = server.CoreSession();
-  // Values of one element against outputs of 1024: the reply would be larger than any message.
+// A session whose outputs of 1024 elements answer queries of one: replies far larger than requests.
+std::string WideSession(TestServer& server) {
   v1::CreateSessionRequest create;
   v1::LayerSpec* layer = create.mutable_core()->add_layers();
   layer->set_kind(v1::LAYER_KIND_CORE_ATTENTION);
   layer->set_key_head_size(1);
   layer->set_value_head_size(1024);
   v1::CreateSessionResponse created;
-  grpc::ClientContext create_context;
-  ASSERT_TRUE(server.sessions().CreateSession(&create_context, create, &created).ok());
+  grpc::ClientContext context;
+  EXPECT_TRUE(server.sessions().CreateSession(&context, create, &created).ok());
+  return created.session().session_id();
+}
+
+TEST(BadInput, RepliesThatDoNotFitAMessageAreRefusedBeforeTheWork) {
+  TestServer server([](ServerOptions* options) { options->max_message_bytes = 256 << 10; });
   v1::DecodeRequest step;
-  step.set_session_id(created.session().session_id());
+  step.set_session_id(WideSession(server));
   *step.mutable_q() = RandomTensor({1, 1, 100, 1}, 1);
   *step.mutable_k() = RandomTensor({1, 1, 1, 1}, 1);
   *step.mutable_v() = RandomTensor({1, 1, 1, 1024}, 1);
@@ -337,14 +350,6 @@ TEST(BadInput, RepliesThatDoNotFitAMessageAreRefusedBeforeTheWork) {
 // F16 elements that come as `values` go back as floats, twice their size.
 TEST(BadInput, RepliesInValuesAreCountedAsFloats) {
   TestServer server([](ServerOptions* options) { options->max_message_bytes = 256 << 10; });
-  v1::CreateSessionRequest create;
-  v1::LayerSpec* layer = create.mutable_core()->add_layers();
-  layer->set_kind(v1::LAYER_KIND_CORE_ATTENTION);
-  layer->set_key_head_size(1);
-  layer->set_value_head_size(1024);
-  v1::CreateSessionResponse created;
-  grpc::ClientContext create_context;
-  ASSERT_TRUE(server.sessions().CreateSession(&create_context, create, &created).ok());
   const auto half = [](const std::vector<int64_t>& shape, size_t count) {
     v1::Tensor tensor;
     tensor.set_dtype(v1::DTYPE_F16);
@@ -353,7 +358,7 @@ TEST(BadInput, RepliesInValuesAreCountedAsFloats) {
     return tensor;
   };
   v1::DecodeRequest step;
-  step.set_session_id(created.session().session_id());
+  step.set_session_id(WideSession(server));
   *step.mutable_q() = half({1, 1, 60, 1}, 60);
   *step.mutable_k() = half({1, 1, 1, 1}, 1);
   *step.mutable_v() = half({1, 1, 1, 1024}, 1024);

@@ -1,7 +1,8 @@
 // Health, reflection, metrics and the HTTP pages.
+#include <memory>
 #include <regex>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
@@ -79,6 +80,19 @@ TEST(HttpPages, AnswerGetAndHeadOnly) {
   EXPECT_EQ(Http(http, "GET", "/nothing").compare(0, 12, "HTTP/1.1 404"), 0);
   EXPECT_EQ(Http(http, "GET", "/healthz/x").compare(0, 12, "HTTP/1.1 404"), 0);
   EXPECT_EQ(Http(http, "GET", "/../etc/passwd").compare(0, 10, "HTTP/1.1 4"), 0);
+}
+
+TEST(HttpPages, SilentClientsHoldNobodyUp) {
+  TestServer server;
+  const std::string& http = server.server().http_address();
+  std::vector<std::unique_ptr<HttpConnection>> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.push_back(std::make_unique<HttpConnection>(http));
+    EXPECT_TRUE(silent.back()->connected());
+  }
+  EXPECT_NE(Http(http, "GET", "/healthz").find(" 200 OK"), std::string::npos);
+  // Nobody has been told to go yet: a thread was free all along.
+  EXPECT_NE(silent.front()->Ask("GET", "/readyz").find(" 200 OK"), std::string::npos);
 }
 
 TEST(HttpPages, CanBeTurnedOff) {

@@ -8,14 +8,6 @@
 namespace attnserve::testing {
 namespace {
 
-v1::DecodeResponse Decode(TestServer& server, const v1::DecodeRequest& request) {
-  v1::DecodeResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = server.attention().Decode(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return response;
-}
-
 v1::Session Get(TestServer& server, const std::string& id) {
   v1::GetSessionRequest request;
   request.set_session_id(id);

@@ -6,13 +6,17 @@
 #include <set>
 #include <string>
 
+#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
-#include "standard_services.pb.h"
+#include "reflection.pb.h"
 
 namespace attnserve::testing {
+
+using ::grpc::health::v1::HealthCheckRequest;
+using ::grpc::health::v1::HealthCheckResponse;
 
 // grpc.health.v1.Health/Check: "SERVING", "NOT_SERVING", or the code of the error.
 std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, const std::string& service);

@@ -260,6 +260,14 @@ v1::DecodeRequest CoreStep(const std::string& session_id, int64_t tokens, uint32
   return request;
 }
 
+v1::DecodeResponse Decode(TestServer& server, const v1::DecodeRequest& request) {
+  v1::DecodeResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = server.attention().Decode(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
 v1::AttendRequest LongAttend() {
   v1::AttendRequest request;
   *request.mutable_q() = RandomTensor({1, 8, 10000, 16}, 1);
@@ -277,26 +285,33 @@ bool WaitFor(const std::function<bool()>& condition) {
   return condition();
 }
 
-std::string Http(const std::string& address, const std::string& method, const std::string& path) {
+HttpConnection::HttpConnection(const std::string& address)
+    : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
   int port = 0;
   EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
   sockaddr_in target{};
   target.sin_family = AF_INET;
   target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   target.sin_port = htons(static_cast<uint16_t>(port));
-  const int socket_fd = socket(AF_INET, SOCK_STREAM, 0);
+  connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&target), sizeof target) == 0;
+}
+
+HttpConnection::~HttpConnection() { close(socket_); }
+
+std::string HttpConnection::Ask(const std::string& method, const std::string& path) {
   std::string answer;
-  if (connect(socket_fd, reinterpret_cast<sockaddr*>(&target), sizeof target) == 0) {
-    const std::string request = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: test\r\n\r\n");
-    EXPECT_EQ(write(socket_fd, request.data(), request.size()),
-              static_cast<ssize_t>(request.size()));
-    char buffer[4096];
-    for (ssize_t n = 0; (n = read(socket_fd, buffer, sizeof buffer)) > 0;) {
-      answer.append(buffer, static_cast<size_t>(n));
-    }
+  if (!connected_) return answer;
+  const std::string request = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: test\r\n\r\n");
+  EXPECT_EQ(write(socket_, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(socket_, buffer, sizeof buffer)) > 0;) {
+    answer.append(buffer, static_cast<size_t>(n));
   }
-  close(socket_fd);
   return answer;
+}
+
+std::string Http(const std::string& address, const std::string& method, const std::string& path) {
+  return HttpConnection(address).Ask(method, path);
 }
 
 }  // namespace attnserve::testing

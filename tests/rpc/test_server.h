@@ -101,13 +101,32 @@ std::vector<float> Floats(const v1::Tensor& tensor);
 v1::DecodeRequest TinyStep(const std::string& session_id, int64_t tokens, uint32_t seed);
 // A step of CoreSession.
 v1::DecodeRequest CoreStep(const std::string& session_id, int64_t tokens, uint32_t seed);
+// The reply of a step that must be served.
+v1::DecodeResponse Decode(TestServer& server, const v1::DecodeRequest& request);
 // An Attend call that takes a good part of a second.
 v1::AttendRequest LongAttend();
 
 // Waits until `condition` holds, at most 30 seconds; returns whether it does.
 bool WaitFor(const std::function<bool()>& condition);
 
-// An HTTP request, for example ("127.0.0.1:80", "GET", "/healthz"): the whole answer.
+// A connection to an HTTP server, for example "127.0.0.1:80", for one request or none.
+class HttpConnection {
+ public:
+  explicit HttpConnection(const std::string& address);
+  ~HttpConnection();
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  bool connected() const { return connected_; }
+  // The whole answer; "" if there is none.
+  std::string Ask(const std::string& method, const std::string& path);
+
+ private:
+  int socket_;
+  bool connected_ = false;
+};
+
+// One HTTP request, for example ("127.0.0.1:80", "GET", "/healthz"): the whole answer.
 std::string Http(const std::string& address, const std::string& method, const std::string& path);
 
 }  // namespace attnserve::testing

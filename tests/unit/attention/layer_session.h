@@ -18,6 +18,7 @@
 #include "lib/base/tensor.h"
 #include "lib/cache/kv_block_pool.h"
 #include "lib/cache/kv_sequence.h"
+#include "tests/unit/attention/simple_layers.h"
 
 namespace attnserve {
 
@@ -37,16 +38,6 @@ inline std::vector<uint8_t> Stored(const std::vector<float>& values, DType dtype
   std::vector<uint8_t> bytes(values.size() * ElementSize(dtype));
   StoreFromF32(values.data(), static_cast<int64_t>(values.size()), dtype, bytes.data());
   return bytes;
-}
-
-inline LayerSpec CoreSpec(int64_t heads, int64_t kv_heads, int64_t key_size, int64_t value_size) {
-  LayerSpec spec;
-  spec.kind = LayerKind::kCoreAttention;
-  spec.head_count = heads;
-  spec.kv_head_count = kv_heads;
-  spec.key_head_size = key_size;
-  spec.value_head_size = value_size;
-  return spec;
 }
 
 inline LayerSpec SelfSpec(int64_t width, int64_t heads, int64_t kv_heads) {

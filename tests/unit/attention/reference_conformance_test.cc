@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "lib/attention/reference.h"
 #include "tests/unit/attention/error_bound.h"
 #include "tests/unit/attention/tensor_file.h"
+#include "tests/unit/attention/trained_layer.h"
 
 namespace attnserve::reference {
 namespace {
@@ -194,63 +196,29 @@ TEST(ReferenceConformance, OnnxAttentionCases) {
   EXPECT_EQ(cases, 51);
 }
 
-// [out, in] as stored by Hugging Face to [in, out].
-Values Transposed(const FileTensor& tensor) {
-  const int64_t out = tensor.shape[0];
-  const int64_t in = tensor.shape[1];
-  Values result;
-  for (int64_t i = 0; i < in; ++i) {
-    for (int64_t o = 0; o < out; ++o) {
-      result.push_back(tensor.values[static_cast<size_t>(o * in + i)]);
-    }
-  }
-  return result;
-}
-
 // The file holds float64 results rounded to float, of inputs rounded to float afterwards: the
 // inputs' errors of 2^-24 go through the layer, the outputs are rounded once.
 TEST(ReferenceConformance, TrainedModelLayers) {
-  const fs::path folder = fs::path(ATTNSERVE_SHARED_DIR) / "models" / "stories260k";
-  if (!fs::is_directory(folder)) GTEST_SKIP() << folder << " is absent";
-  const std::optional<TensorFile> model = ReadTensorFile((folder / "model.safetensors").string());
-  const std::optional<TensorFile> expected =
-      ReadTensorFile((folder / "expected_attention.safetensors").string());
-  ASSERT_TRUE(model.has_value() && expected.has_value());
-
-  LayerSpec spec;
-  spec.input_size = spec.output_size = 64;
-  spec.head_count = 8;
-  spec.kv_head_count = 4;
-  spec.key_head_size = spec.value_head_size = 8;
-  spec.output_projection = true;
-  spec.attention.causal = true;
-  spec.attention.position = RotaryPosition{};
-  for (int layer = 0; layer < 5; ++layer) {
-    SCOPED_TRACE("layer " + std::to_string(layer));
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".self_attn.";
-    Weights weights;
-    weights.query = Transposed(model->tensors.at(prefix + "q_proj.weight"));
-    weights.key = Transposed(model->tensors.at(prefix + "k_proj.weight"));
-    weights.value = Transposed(model->tensors.at(prefix + "v_proj.weight"));
-    weights.output = Transposed(model->tensors.at(prefix + "o_proj.weight"));
-    const std::string facts = "layer." + std::to_string(layer) + ".";
-    Input input;
-    input.query_count = 48;
-    input.x = expected->tensors.at(facts + "input").values;
-    const Output out = reference::Run(spec, weights, input);
+  const std::optional<std::string> folder = TrainedModel::Folder();
+  if (!folder.has_value()) GTEST_SKIP() << "../shared/models/stories260k is absent";
+  const TrainedModel model(*folder);
+  for (int index = 0; index < TrainedModel::kLayers; ++index) {
+    SCOPED_TRACE("layer " + std::to_string(index));
+    const TrainedLayer layer = model.layer(index);
+    const Output out = reference::Run(layer.spec, layer.weights, layer.input);
 
     Precision exact;
     exact.unit = exact.exp = 0.0;
     exact.input = 0x1p-24;
-    const ErrorBounds bounds = BoundErrors(spec, weights, input, out, exact);
+    const ErrorBounds bounds = BoundErrors(layer.spec, layer.weights, layer.input, out, exact);
     const auto expect_near = [&](const Values& want, const Values& got, const Values& bound) {
       ASSERT_EQ(want.size(), got.size());
       for (size_t i = 0; i < want.size(); ++i) {
         ASSERT_NEAR(want[i], got[i], bound[i] + 0x1p-24 * std::fabs(want[i])) << i;
       }
     };
-    expect_near(expected->tensors.at(facts + "weights").values, out.weights, bounds.weights);
-    expect_near(expected->tensors.at(facts + "output").values, out.output, bounds.output);
+    expect_near(layer.expected_weights, out.weights, bounds.weights);
+    expect_near(layer.expected_output, out.output, bounds.output);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/attention/simple_layers.h"
 
 namespace attnserve::reference {
 namespace {
@@ -18,27 +19,6 @@ using ::testing::Pointwise;
 constexpr double kExact = 1e-14;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-LayerSpec CoreSpec(int64_t heads, int64_t kv_heads, int64_t key_size, int64_t value_size) {
-  LayerSpec spec;
-  spec.kind = LayerKind::kCoreAttention;
-  spec.head_count = heads;
-  spec.kv_head_count = kv_heads;
-  spec.key_head_size = key_size;
-  spec.value_head_size = value_size;
-  spec.output_size = heads * value_size;
-  return spec;
-}
-
-// `queries` queries over as many values of size 1 as given; all scores are 0.
-Input EqualScores(int64_t queries, const Values& values) {
-  Input input;
-  input.query_count = queries;
-  input.query.assign(static_cast<size_t>(queries), 0.0);
-  input.key.assign(values.size(), 1.0);
-  input.value = values;
-  return input;
-}
 
 TEST(Reference, WorkedExampleUnscaled) {
   LayerSpec spec = CoreSpec(1, 1, 3, 3);

@@ -14,6 +14,7 @@
 #include "lib/base/errors.h"
 #include "tests/unit/attention/error_bound.h"
 #include "tests/unit/attention/layer_harness.h"
+#include "tests/unit/attention/simple_layers.h"
 
 namespace attnserve {
 namespace {
@@ -91,32 +92,11 @@ std::vector<Answer> TokenByToken(const LayerSpec& spec, const Weights& weights,
   return answers;
 }
 
-LayerSpec CoreSpec(int64_t heads, int64_t kv_heads, int64_t key_size, int64_t value_size) {
-  LayerSpec spec;
-  spec.kind = LayerKind::kCoreAttention;
-  spec.head_count = heads;
-  spec.kv_head_count = kv_heads;
-  spec.key_head_size = key_size;
-  spec.value_head_size = value_size;
-  spec.output_size = heads * value_size;
-  return spec;
-}
-
 LayerSpec SelfSpec(int64_t input, int64_t heads, int64_t kv_heads, int64_t head_size) {
   LayerSpec spec = CoreSpec(heads, kv_heads, head_size, head_size);
   spec.kind = LayerKind::kSelfAttention;
   spec.input_size = input;
   return spec;
-}
-
-// Queries and keys of size 1 whose scores are all 0.
-Input EqualScores(int64_t queries, const Values& values) {
-  Input input;
-  input.query_count = queries;
-  input.query.assign(static_cast<size_t>(queries), 0.0);
-  input.key.assign(values.size(), 1.0);
-  input.value = values;
-  return input;
 }
 
 // Elements that look random and are exact in float.
