@@ -1,0 +1,39 @@
+#include "absl/strings/str_format.h"
+#include "tests/bench/benchmarks.h"
+#include "tests/bench/core_sequences.h"
+#include "tests/bench/rounds.h"
+
+namespace attnserve::bench {
+
+void DecodeAttention(const Bench& bench) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t heads : {8, 32, 64}) {
+      CoreShape shape;
+      shape.sequences = 8;
+      shape.tokens = bench.plan.quick ? 256 : 4096;
+      shape.heads = heads;
+      shape.kv_heads = 8;
+      shape.head_size = 128;
+      shape.cache_dtype = dtype;
+      CoreSequences sequences(shape, bench.plan.threads);
+      const Timing timing = TimeAgainstFloor(
+          bench, {sequences.cache_bytes(), sequences.operations()}, [&] { sequences.Attend(); });
+      Line line;
+      line.benchmark = "decode attention";
+      line.shape = absl::StrFormat("H=%d G=8 d=128, 8 x %d tokens, %s", heads, shape.tokens,
+                                   std::string(DTypeName(dtype)));
+      line.figure = timing.seconds * 1e3;
+      line.unit = "ms";
+      line.ceiling = timing.floor_seconds * 1e3;
+      line.ratio = 1.0 / timing.times_floor;
+      if (dtype == DType::kF32) {
+        line = AtLeast(0.88, line);
+      } else if (heads == 32) {
+        line = AtLeast(0.80, line);
+      }
+      bench.table.Add(line);
+    }
+  }
+}
+
+}  // namespace attnserve::bench

@@ -1,0 +1,49 @@
+// A measurement between two measurements of its ceilings.
+#ifndef ATTNSERVE_TESTS_BENCH_ROUNDS_H_
+#define ATTNSERVE_TESTS_BENCH_ROUNDS_H_
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "tests/bench/benchmarks.h"
+
+namespace attnserve::bench {
+
+// Bytes that must be read and operations that must be done.
+struct Cost {
+  double bytes = 0.0;
+  double operations = 0.0;
+};
+
+// Medians over the rounds.
+struct Timing {
+  double seconds = 0.0;
+  double floor_seconds = 0.0;  // max(bytes / bandwidth, operations / peak), ceilings of the round
+  double times_floor = 0.0;    // of each round's seconds / floor_seconds
+};
+
+inline Timing TimeAgainstFloor(const Bench& bench, const Cost& cost,
+                               const std::function<void()>& work) {
+  work();  // warms caches and workspaces
+  std::vector<double> seconds, floors, ratios;
+  for (int round = 0; round < bench.plan.rounds; ++round) {
+    double bandwidth = 0.0, peak = 0.0, inner = 0.0;
+    for (int side = 0; side < 2; ++side) {
+      if (cost.bytes > 0.0) bandwidth = std::max(bandwidth, bench.ceilings.Bandwidth());
+      if (cost.operations > 0.0) peak = std::max(peak, bench.ceilings.Peak());
+      if (side == 0) inner = TimeOf(work);
+    }
+    double floor = 0.0;
+    if (cost.bytes > 0.0) floor = cost.bytes / bandwidth;
+    if (cost.operations > 0.0) floor = std::max(floor, cost.operations / peak);
+    seconds.push_back(inner);
+    floors.push_back(floor);
+    ratios.push_back(inner / floor);
+  }
+  return {Median(seconds), Median(floors), Median(ratios)};
+}
+
+}  // namespace attnserve::bench
+
+#endif  // ATTNSERVE_TESTS_BENCH_ROUNDS_H_

@@ -1,0 +1,78 @@
+#include "tests/bench/table.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace attnserve::bench {
+
+Line AtLeast(double bound, Line line) {
+  line.reach = absl::StrFormat(">= %.2f", bound);
+  line.reached = line.ratio >= bound;
+  return line;
+}
+
+Line AtMost(double bound, Line line) {
+  line.reach = absl::StrFormat("<= %.2f", bound);
+  line.reached = line.ratio <= bound;
+  return line;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0.0;
+  const size_t index =
+      std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(index),
+                   values.end());
+  return values[index];
+}
+
+double Median(std::vector<double> values) { return Quantile(std::move(values), 0.5); }
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double TimeOf(const std::function<void()>& work) {
+  const double start = Now();
+  work();
+  return Now() - start;
+}
+
+void Table::Add(Line line) {
+  if (lines_.empty()) {
+    std::printf("%-20s %-46s %10s %-9s %10s %6s  %s\n", "benchmark", "shape", "figure", "",
+                "ceiling", "ratio", "reach");
+  }
+  std::printf("%-20s %-46s %10.3f %-9s %10.3f %6.2f  %s%s\n", line.benchmark.c_str(),
+              line.shape.c_str(), line.figure, line.unit.c_str(), line.ceiling, line.ratio,
+              line.reach.c_str(), line.reached ? "" : "  missed");
+  std::fflush(stdout);
+  lines_.push_back(std::move(line));
+}
+
+bool Table::WriteJson(const std::string& path, const std::string& machine, int threads) const {
+  nlohmann::ordered_json all;
+  all["machine"] = machine;
+  all["threads"] = threads;
+  for (const Line& line : lines_) {
+    all["lines"].push_back({{"benchmark", line.benchmark},
+                            {"shape", line.shape},
+                            {"figure", line.figure},
+                            {"unit", line.unit},
+                            {"ceiling", line.ceiling},
+                            {"ratio", line.ratio},
+                            {"reach", line.reach},
+                            {"reached", line.reached}});
+  }
+  std::ofstream file(path);
+  file << all.dump(1) << '\n';
+  return file.good();
+}
+
+}  // namespace attnserve::bench

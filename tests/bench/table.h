@@ -1,0 +1,55 @@
+// What a benchmark reports: figures beside ceilings that were measured in the same moments.
+#ifndef ATTNSERVE_TESTS_BENCH_TABLE_H_
+#define ATTNSERVE_TESTS_BENCH_TABLE_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace attnserve::bench {
+
+// How many times things are measured, and on how many threads.
+struct Plan {
+  int rounds = 9;
+  int threads = 1;
+  bool quick = false;  // smaller shapes and few rounds: does it run at all?
+};
+
+// A line of the table. `ratio` compares figure and ceiling: the share of it that was reached, or
+// how many times the floor it took. It is the median over rounds of ratios taken within a round,
+// so that a change of the machine's speed between rounds does not count.
+struct Line {
+  std::string benchmark;  // "decode attention"
+  std::string shape;      // "H=32 G=8 d=128, 8 x 4096 tokens, F16"
+  double figure = 0.0;
+  std::string unit;  // "ms", "GFLOP/s", "tokens/s"
+  double ceiling = 0.0;
+  double ratio = 0.0;
+  std::string reach;  // what the ratio should be: ">= 0.88"; empty: shown for information
+  bool reached = true;
+};
+
+// The line with what its ratio should be.
+Line AtLeast(double bound, Line line);
+Line AtMost(double bound, Line line);
+
+double Median(std::vector<double> values);
+double Quantile(std::vector<double> values, double q);  // q in [0, 1]
+double Now();                                           // seconds, steady
+double TimeOf(const std::function<void()>& work);       // seconds
+
+// Collects lines; prints each as it comes (progress) and the JSON at the end.
+class Table {
+ public:
+  void Add(Line line);
+  const std::vector<Line>& lines() const { return lines_; }
+  // One object: {"machine": ..., "lines": [...]}.
+  bool WriteJson(const std::string& path, const std::string& machine, int threads) const;
+
+ private:
+  std::vector<Line> lines_;
+};
+
+}  // namespace attnserve::bench
+
+#endif  // ATTNSERVE_TESTS_BENCH_TABLE_H_
