@@ -4,11 +4,11 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
-#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "client/src/connection.h"
+#include "client/src/step.h"
 
 namespace attnserve::client {
 namespace {
@@ -170,12 +170,9 @@ absl::StatusOr<bool> Client::DeleteSession(const std::string& id, const CallOpti
 
 absl::StatusOr<std::vector<absl::StatusOr<v1::DecodeResponse>>> Client::DecodeBatch(
     const v1::DecodeBatchRequest& request, const CallOptions& call) const {
-  const bool safe =
-      std::all_of(request.steps().begin(), request.steps().end(),
-                  [](const v1::DecodeRequest& step) { return !step.request_id().empty(); });
   auto response =
       connection_->Call(*connection_->attention, &v1::AttentionService::Stub::DecodeBatch, request,
-                        call, safe ? Repeat::kSafeAndCheap : Repeat::kNever);
+                        call, internal::RepeatOf(request));
   if (!response.ok()) return response.status();
   if (response->results_size() != request.steps_size()) {
     return absl::InternalError(absl::StrCat("the server answered ", response->results_size(),
@@ -197,8 +194,7 @@ absl::StatusOr<std::vector<absl::StatusOr<v1::DecodeResponse>>> Client::DecodeBa
 absl::StatusOr<v1::DecodeResponse> Client::Decode(const v1::DecodeRequest& request,
                                                   const CallOptions& call) const {
   return connection_->Call(*connection_->attention, &v1::AttentionService::Stub::Decode, request,
-                           call,
-                           request.request_id().empty() ? Repeat::kNever : Repeat::kSafeAndCheap);
+                           call, internal::RepeatOf(request));
 }
 
 std::unique_ptr<DecodeStream> Client::OpenStream() const {

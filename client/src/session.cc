@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/src/connection.h"
+#include "client/src/step.h"
 
 namespace attnserve::client {
 namespace {
@@ -13,11 +14,6 @@ using internal::Repeat;
 
 // Enough for a server that lives; the destructor must not wait long for one that does not.
 constexpr std::chrono::milliseconds kFarewellTimeout{2000};
-
-int64_t NewTokens(const v1::DecodeRequest& step) {
-  if (step.has_k()) return step.k().shape_size() == 4 ? step.k().shape(2) : 0;
-  return step.x().shape_size() == 3 ? step.x().shape(1) : 0;
-}
 
 }  // namespace
 
@@ -76,7 +72,7 @@ void Session::Prepare(v1::DecodeRequest* step) {
   if (step->request_id().empty()) {
     step->set_request_id(absl::StrCat(request_prefix_, "-", ++request_count_));
   }
-  SetLength(*step, step->expected_position() + NewTokens(*step));
+  SetLength(*step, step->expected_position() + internal::NewTokens(*step));
 }
 
 void Session::Settle(const v1::DecodeRequest& step,
@@ -94,7 +90,7 @@ absl::StatusOr<v1::DecodeResponse> Session::Decode(v1::DecodeRequest step,
   Prepare(&step);
   absl::StatusOr<v1::DecodeResponse> response =
       connection_->Call(*connection_->attention, &v1::AttentionService::Stub::Decode, step, call,
-                        Repeat::kSafeAndCheap);
+                        internal::RepeatOf(step));
   if (response.ok()) {
     SetLength(step, response->length());
   } else {

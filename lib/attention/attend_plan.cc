@@ -128,7 +128,7 @@ void AttendCore::ReserveWorkers() {
     AttendMemory& memory = workspace_.workers[i];
     memory.partial.Reserve(results);
     memory.total.Reserve(results);
-    memory.scratch.Reserve(simd::AttendScratchFloats(Params(*ranges_.front().pass)));
+    memory.scratch.Reserve(simd::AttendScratchFloats(Params(*ranges_.front().pass), needs_.rows));
     memory.bits.Reserve(static_cast<size_t>(needs_.bits));
     memory.bias.Reserve(static_cast<size_t>(needs_.bias));
     memory.keep.Reserve(static_cast<size_t>(needs_.keep));

@@ -23,6 +23,7 @@ namespace HWY_NAMESPACE {
 struct BlockTask {
   const AttentionParams* params;
   const AttentionRow* rows;
+  const float* queries;  // of the rows, [d_k][rows]
   int64_t index;
   const KvHeadBlock* block;
   const void* next_keys;  // the next block's, fetched into the cache while values are summed
@@ -41,13 +42,11 @@ HWY_INLINE void ScoreKeys(const BlockTask& task, StripRange strips) {
   const AttentionParams& params = *task.params;
   const size_t d_k = static_cast<size_t>(params.key_head_size);
   const T* keys = static_cast<const T*>(task.block->keys);
-  const float* queries[kRows];
-  for (size_t r = 0; r < kRows; ++r) queries[r] = task.rows[r].query;
   Prefetcher prefetcher = Prefetcher::Part(task.block->values, kStrip * sizeof(T),
                                            kBlock / kStrip * d_k, task.group, task.groups);
   for (size_t s = strips.begin; s < strips.end; ++s) {
-    ScoreStrip<kRows>(queries, keys + s * kStrip * d_k, d_k, params.scale, task.scores + s * kStrip,
-                      prefetcher);
+    ScoreStrip<kRows>(task.queries, keys + s * kStrip * d_k, d_k, params.scale,
+                      task.scores + s * kStrip, prefetcher);
   }
 }
 
@@ -129,22 +128,49 @@ BlockFunction BlockFunctionFor(DType dtype, size_t rows) {
   }
 }
 
+// Rows in groups as even as possible, the larger ones first.
+struct AttentionGroups {
+  explicit AttentionGroups(size_t rows)
+      : count((rows + kAttentionRowGroup - 1) / kAttentionRowGroup), rows(rows) {}
+  size_t size(size_t group) const { return rows / count + (group < rows % count ? 1 : 0); }
+
+  size_t count;
+  size_t rows;
+};
+
+// Writes the queries of each group side by side, [d_k][rows of the group]: where they lie they may
+// be a power of two apart, and then share the cache's sets.
+void PackQueries(absl::Span<const AttentionRow> rows, size_t d_k, float* HWY_RESTRICT packed) {
+  const AttentionGroups groups(rows.size());
+  for (size_t g = 0, first = 0; g < groups.count; ++g) {
+    const size_t size = groups.size(g);
+    for (size_t r = 0; r < size; ++r) {
+      const float* const query = rows[first + r].query;
+      for (size_t i = 0; i < d_k; ++i) packed[i * size + r] = query[i];
+    }
+    packed += d_k * size;
+    first += size;
+  }
+}
+
 void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow> rows,
                    int64_t first_block, absl::Span<const KvHeadBlock> blocks, float* partials,
                    float* scratch) {
+  const size_t d_k = static_cast<size_t>(params.key_head_size);
   const size_t stride = static_cast<size_t>(PartialFloats(params.value_head_size));
   std::fill_n(partials, rows.size() * stride, 0.0f);
   for (size_t r = 0; r < rows.size(); ++r) partials[r * stride + kPartialMax] = kMinusInfinity;
-  // Groups as even as possible. A block stays in the cache while every group reads it.
-  const size_t groups = (rows.size() + kAttentionRowGroup - 1) / kAttentionRowGroup;
+  float* const queries = scratch + kAttentionRowGroup * kBlock;
+  PackQueries(rows, d_k, queries);
+  // A block stays in the cache while every group reads it.
+  const AttentionGroups groups(rows.size());
   for (size_t b = 0; b < blocks.size(); ++b) {
     const void* next_keys = b + 1 < blocks.size() ? blocks[b + 1].keys : blocks[b].keys;
-    for (size_t g = 0, row = 0; g < groups; ++g) {
-      const size_t count = rows.size() / groups + (g < rows.size() % groups ? 1 : 0);
-      BlockFunctionFor(params.cache_dtype,
-                       count)({&params, &rows[row], first_block + static_cast<int64_t>(b),
-                               &blocks[b], next_keys, g, groups, partials + row * stride, scratch});
-      row += count;
+    for (size_t g = 0, row = 0; g < groups.count; ++g) {
+      BlockFunctionFor(params.cache_dtype, groups.size(g))(
+          {&params, &rows[row], queries + row * d_k, first_block + static_cast<int64_t>(b),
+           &blocks[b], next_keys, g, groups.count, partials + row * stride, scratch});
+      row += groups.size(g);
     }
   }
 }
@@ -154,7 +180,7 @@ void ScoreBlock(const AttentionParams& params, const float* query, const T* keys
   const size_t d_k = static_cast<size_t>(params.key_head_size);
   Prefetcher prefetcher = {reinterpret_cast<uintptr_t>(keys), kStrip * sizeof(T)};
   for (size_t s = 0; s < kBlock / kStrip; ++s) {
-    ScoreStrip<1>(&query, keys + s * kStrip * d_k, d_k, params.scale, scores + s * kStrip,
+    ScoreStrip<1>(query, keys + s * kStrip * d_k, d_k, params.scale, scores + s * kStrip,
                   prefetcher);
   }
 }
@@ -191,8 +217,9 @@ HWY_EXPORT(AttendStretch);
 HWY_EXPORT(BlockScores);
 HWY_EXPORT(SoftcapScores);
 
-size_t AttendScratchFloats(const AttentionParams&) {
-  return kAttentionRowGroup * static_cast<size_t>(kTokensPerBlock);
+size_t AttendScratchFloats(const AttentionParams& params, int64_t row_count) {
+  return kAttentionRowGroup * static_cast<size_t>(kTokensPerBlock) +
+         static_cast<size_t>(row_count * params.key_head_size);
 }
 
 void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow> rows,

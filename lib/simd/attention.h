@@ -79,8 +79,8 @@ constexpr int64_t PartialFloats(int64_t value_head_size) {
   return 2 * kStripWidth + (value_head_size + kStripWidth - 1) / kStripWidth * kStripWidth;
 }
 
-// Floats of scratch AttendStretch needs.
-size_t AttendScratchFloats(const AttentionParams& params);
+// Floats of scratch AttendStretch needs for so many rows.
+size_t AttendScratchFloats(const AttentionParams& params, int64_t row_count);
 
 // Attends `rows` (any number) to the blocks of one stretch: blocks[i] holds the keys
 // (first_block + i) * 64 ... + 63, first_block a multiple of kBlocksPerStretch, at most

@@ -32,10 +32,12 @@ struct StripRange {
   size_t end = kBlock / kStrip;
 };
 
-// scores[r][0 .. 16) = q_r k_j * scale for the 16 keys of one strip [d_k][16].
+// scores[r][0 .. 16) = q_r k_j * scale for the 16 keys of one strip [d_k][16]; queries
+// [d_k][kRows].
 template <size_t kRows, class T>
-HWY_INLINE void ScoreStrip(const float* const* queries, const T* HWY_RESTRICT strip, size_t d_k,
-                           float scale, float* HWY_RESTRICT scores, Prefetcher& prefetcher) {
+HWY_INLINE void ScoreStrip(const float* HWY_RESTRICT queries, const T* HWY_RESTRICT strip,
+                           size_t d_k, float scale, float* HWY_RESTRICT scores,
+                           Prefetcher& prefetcher) {
   const FloatTag d;
   Floats sums[kRows][kVectors];
   ATTNSERVE_UNROLL
@@ -50,7 +52,7 @@ HWY_INLINE void ScoreStrip(const float* const* queries, const T* HWY_RESTRICT st
     for (size_t v = 0; v < kVectors; ++v) keys[v] = LoadLanes(strip + i * kStrip + v * kLanes);
     ATTNSERVE_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      const Floats query = hn::Set(d, queries[r][i]);
+      const Floats query = hn::Set(d, queries[i * kRows + r]);
       ATTNSERVE_UNROLL
       for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(query, keys[v], sums[r][v]);
     }

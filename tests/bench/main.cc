@@ -21,9 +21,8 @@ struct Benchmark {
 };
 
 constexpr Benchmark kBenchmarks[] = {
-    {"decode", DecodeAttention},
-    {"projections", Projections},
-    {"prefill", Prefill},
+    {"decode", DecodeAttention}, {"projections", Projections}, {"prefill", Prefill},
+    {"latency", RpcLatency},     {"sessions", ManySessions},   {"prompt", LongPrompt},
 };
 
 // "model name" of /proc/cpuinfo.

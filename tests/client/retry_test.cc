@@ -81,6 +81,22 @@ TEST_F(RetryTest, AttemptThatTakesTooLongIsRepeated) {
   EXPECT_EQ(server_.applied(), 1);
 }
 
+TEST_F(RetryTest, APromptMayTakeItsTime) {
+  ClientOptions options = FaultyServer::FastOptions();
+  options.retry.attempt_timeout = milliseconds(100);
+  options.timeout = milliseconds(400);
+  const Client client = server_.Connect(options);
+  Session session = NewSession(client);
+  for (const int64_t tokens : {64, 65}) {
+    SCOPED_TRACE(tokens);
+    v1::DecodeRequest step;
+    *step.mutable_x() = F32Tensor(std::vector<float>(static_cast<size_t>(tokens)), {1, tokens, 1});
+    server_.Script({Fault::kReplyLate});
+    EXPECT_EQ(session.Decode(step).ok(), tokens == 64);
+    EXPECT_EQ(Attempts(), tokens == 64 ? 2 : 3) << "65 tokens have the whole deadline";
+  }
+}
+
 TEST_F(RetryTest, FullQueueIsTriedAgainAfterTheDelayAsked) {
   const Client client = server_.Connect();
   Session session = NewSession(client);

@@ -165,8 +165,9 @@ std::vector<RowResult> Compute(const Problem& problem, const std::vector<size_t>
     AlignedBuffer<float>& partial = partials[static_cast<size_t>(stretch)];
     partial.Reserve(rows.size() * floats);
     std::fill_n(partial.data(), rows.size() * floats, kNan);
-    AlignedBuffer<float> scratch(AttendScratchFloats(params));
-    std::fill_n(scratch.data(), AttendScratchFloats(params), kNan);
+    AlignedBuffer<float> scratch(AttendScratchFloats(params, static_cast<int64_t>(rows.size())));
+    std::fill_n(scratch.data(), AttendScratchFloats(params, static_cast<int64_t>(rows.size())),
+                kNan);
     const int64_t first = stretch * kBlocksPerStretch;
     std::vector<KvHeadBlock> blocks;
     for (int64_t b = first; b < std::min(first + kBlocksPerStretch, problem.cache.block_count());

@@ -25,8 +25,8 @@ struct RetryPolicy {
   std::chrono::milliseconds initial_backoff{50};
   std::chrono::milliseconds max_backoff{2000};
   double multiplier = 2.0;
-  // Longest attempt of a call that is cheap to send again (everything but Forward and Attend, which
-  // may compute for long and would start anew). 0: the whole deadline.
+  // Longest attempt of a call that is cheap to send again: everything but Forward, Attend and steps
+  // of more than 64 tokens, which may compute for long and would start anew. 0: the whole deadline.
   std::chrono::milliseconds attempt_timeout{10000};
 };
 

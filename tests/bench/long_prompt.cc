@@ -1,0 +1,77 @@
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_format.h"
+#include "tests/bench/bench_server.h"
+#include "tests/bench/benchmarks.h"
+#include "tests/bench/check.h"
+
+namespace attnserve::bench {
+namespace {
+
+constexpr int kSessions = 8;
+
+// Times between the replies that the sessions see while `meanwhile` runs.
+std::vector<double> Gaps(BenchServer& server, const std::function<void()>& meanwhile) {
+  std::vector<client::Session> sessions;
+  for (int i = 0; i < kSessions; ++i) sessions.push_back(server.NewSession());
+  const v1::DecodeRequest step = server.Step(1);
+  for (client::Session& session : sessions) Check(session.Decode(step).status());
+  std::atomic<bool> stop{false};
+  std::mutex mutex;
+  std::vector<double> gaps;
+  std::vector<std::thread> callers;
+  for (client::Session& session : sessions) {
+    callers.emplace_back([&] {
+      std::vector<double> own;
+      for (double last = Now(); !stop;) {
+        Check(session.Decode(step).status());
+        const double now = Now();
+        own.push_back(now - last);
+        last = now;
+      }
+      const std::lock_guard<std::mutex> lock(mutex);
+      gaps.insert(gaps.end(), own.begin(), own.end());
+    });
+  }
+  meanwhile();
+  stop = true;
+  for (std::thread& caller : callers) caller.join();
+  return gaps;
+}
+
+}  // namespace
+
+void LongPrompt(const Bench& bench) {
+  const int64_t tokens = bench.plan.quick ? 1024 : 16384;
+  BenchServer server({1024, 16}, bench.plan.threads);
+  const v1::DecodeRequest prompt = server.Step(tokens);
+  std::vector<double> alone, beside, ratios;
+  double prompt_seconds = 0.0;
+  for (int round = 0; round < std::min(3, bench.plan.rounds); ++round) {
+    client::Session session = server.NewSession();
+    beside.push_back(
+        Quantile(Gaps(server,
+                      [&] {
+                        prompt_seconds = TimeOf([&] {
+                          Check(session.Decode(prompt, {std::chrono::minutes(2)}).status());
+                        });
+                      }),
+                 0.99));
+    alone.push_back(
+        Quantile(Gaps(server, [] { std::this_thread::sleep_for(std::chrono::seconds(1)); }), 0.99));
+    ratios.push_back(beside.back() / alone.back());
+  }
+  Line line;
+  line.benchmark = "long prompt";
+  line.shape =
+      absl::StrFormat("%d tokens (%.1f s) beside 8 sessions, d=1024", tokens, prompt_seconds);
+  line.figure = Median(beside) * 1e3;
+  line.unit = "ms p99";
+  line.ceiling = Median(alone) * 1e3;
+  line.ratio = Median(ratios);
+  bench.table.Add(AtMost(2.0, line));
+}
+
+}  // namespace attnserve::bench

@@ -1,0 +1,103 @@
+#include <functional>
+
+#include "absl/strings/str_format.h"
+#include "tests/bench/bench_server.h"
+#include "tests/bench/benchmarks.h"
+#include "tests/bench/check.h"
+
+namespace attnserve::bench {
+namespace {
+
+constexpr int64_t kWidth = 64;
+
+void CheckCall(const grpc::Status& status) {
+  Check(status.ok() ? absl::OkStatus() : absl::UnknownError(status.error_message()));
+}
+
+// Half of the calls take at most so long.
+double MedianOf(int calls, const std::function<void()>& call) {
+  std::vector<double> seconds;
+  for (int i = 0; i < calls; ++i) seconds.push_back(TimeOf(call));
+  return Median(std::move(seconds));
+}
+
+// One step after the other over one stream.
+class StepStream {
+ public:
+  explicit StepStream(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(v1::AttentionService::NewStub(channel)), stream_(stub_->StreamDecode(&context_)) {}
+  ~StepStream() {
+    stream_->WritesDone();
+    while (stream_->Read(&response_)) {
+    }
+    CheckCall(stream_->Finish());
+  }
+
+  void Run(const v1::StreamDecodeRequest& request) {
+    if (!stream_->Write(request) || !stream_->Read(&response_)) {
+      Check(absl::UnknownError("the stream has ended"));
+    }
+    if (response_.result().status().code() != 0) {
+      Check(absl::UnknownError(response_.result().status().message()));
+    }
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::AttentionService::Stub> stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::StreamDecodeRequest, v1::StreamDecodeResponse>>
+      stream_;
+  v1::StreamDecodeResponse response_;
+};
+
+Line TimesEcho(const Bench& bench, const std::string& shape, const std::function<void()>& echo,
+               const std::function<void()>& ours, const std::function<void()>& reset) {
+  const int calls = bench.plan.quick ? 50 : 400;
+  std::vector<double> echoes, figures, ratios;
+  for (int round = 0; round < bench.plan.rounds; ++round) {
+    reset();
+    const double floor = MedianOf(calls, echo), figure = MedianOf(calls, ours);
+    echoes.push_back(floor);
+    figures.push_back(figure);
+    ratios.push_back(figure / floor);
+  }
+  Line line;
+  line.benchmark = "latency";
+  line.shape = shape;
+  line.figure = Median(figures) * 1e6;
+  line.unit = "us p50";
+  line.ceiling = Median(echoes) * 1e6;
+  line.ratio = Median(ratios);
+  return AtMost(1.3, line);
+}
+
+}  // namespace
+
+void RpcLatency(const Bench& bench) {
+  BenchServer server({kWidth, 4}, bench.plan.threads);
+  EchoServer echo;
+  client::Session session = server.NewSession();
+  const auto reset = [&] { Check(session.ResetCache().status()); };
+  v1::DecodeRequest step = server.Step(1);
+  step.set_session_id(session.id());
+
+  const auto ours_stub = v1::AttentionService::NewStub(server.channel());
+  const auto echo_stub = v1::AttentionService::NewStub(echo.channel());
+  const auto unary = [&](v1::AttentionService::Stub& stub) {
+    v1::DecodeResponse response;
+    grpc::ClientContext context;
+    CheckCall(stub.Decode(&context, step, &response));
+  };
+  bench.table.Add(TimesEcho(
+      bench, "Decode, one caller, d=64, beside an echo", [&] { unary(*echo_stub); },
+      [&] { unary(*ours_stub); }, reset));
+
+  v1::StreamDecodeRequest streamed;
+  *streamed.mutable_step() = step;
+  StepStream echo_stream(echo.channel()), our_stream(server.channel());
+  bench.table.Add(TimesEcho(
+      bench, "StreamDecode, one step at a time, beside an echo", [&] { echo_stream.Run(streamed); },
+      [&] { our_stream.Run(streamed); }, reset));
+}
+
+}  // namespace attnserve::bench
