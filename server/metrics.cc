@@ -82,7 +82,8 @@ ServerMetrics::ServerMetrics()
     rpcs_[i].in_flight = &in_flight.Add({{"method", kRpcNames[i]}});
   }
   auto& queue_wait =
-      HistogramFamily(registry_, "attnserve_queue_wait_seconds", "Time a call waited for its turn");
+      HistogramFamily(registry_, "attnserve_queue_wait_seconds",
+                      "Time a call waited for its turn; of decode steps, what --step_wait bounds");
   auto& batch_calls =
       HistogramFamily(registry_, "attnserve_batch_calls", "Calls that ran together");
   auto& batch_rows =

@@ -96,6 +96,7 @@ CLI::Validator DurationTo(std::chrono::milliseconds* target) {
 struct Texts {
   std::vector<std::string> models;
   std::string session_ttl = "10m";
+  std::string step_wait = "4ms";
   std::string drain_timeout = "30s";
   std::string gemm = "onednn";
   std::string log_level = "info";
@@ -149,7 +150,7 @@ void AddModelFlags(CLI::App* app, Texts* texts) {
       ->capture_default_str();
 }
 
-void AddResourceFlags(CLI::App* app, ServerOptions* options) {
+void AddResourceFlags(CLI::App* app, Texts* texts, ServerOptions* options) {
   app->add_option("--threads", options->threads,
                   "Threads that compute; as many as the process may use, if not set")
       ->envname("ATTNSERVE_THREADS")
@@ -162,6 +163,13 @@ void AddResourceFlags(CLI::App* app, ServerOptions* options) {
       ->envname("ATTNSERVE_KV_BUDGET_BYTES")
       ->transform(CLI::AsSizeValue(false).description(""))
       ->type_name("SIZE")
+      ->capture_default_str();
+  app->add_option("--step_wait", texts->step_wait,
+                  "How long a decode step may wait for prompts and other long calls that run:\n"
+                  "shorter makes decoding smoother, longer makes prompts faster")
+      ->envname("ATTNSERVE_STEP_WAIT")
+      ->check(DurationTo(&options->step_wait))
+      ->type_name("DURATION")
       ->capture_default_str();
 }
 
@@ -245,7 +253,7 @@ std::optional<int> ParseOptions(int argc, const char* const* argv, ServerOptions
   Texts texts;
   AddNetworkFlags(&app, options);
   AddModelFlags(&app, &texts);
-  AddResourceFlags(&app, options);
+  AddResourceFlags(&app, &texts, options);
   AddLifeFlags(&app, &texts, options);
   std::string error;
   try {

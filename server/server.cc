@@ -176,6 +176,7 @@ void Server::StartEngine() {
   engine_options.worker_count = options_.threads;
   engine_options.default_session_ttl = options_.session_ttl;
   engine_options.limits = LimitsForMessages(options_.max_message_bytes);
+  engine_options.limits.step_wait = options_.step_wait;
   engine_options.observer = &metrics_;
   engine_ = std::make_unique<Engine>(engine_options);
   facts_.build = {ATTNSERVE_VERSION, OneDnnVersion(), simd::InstructionSet(), NumericsId()};

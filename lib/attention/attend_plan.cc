@@ -10,6 +10,9 @@ namespace {
 constexpr int64_t kTaskRows = 192;
 // A task that is more than one part in this many of a worker's share has its stretches shared out.
 constexpr int64_t kJobsPerWorker = 2;
+// So has one of more rows times stretches: a runner can do something else between two of them, but
+// not before a millisecond or two have passed.
+constexpr int64_t kLongestJob = 512;
 // Reading a block of keys and values costs about as much as attending it with so many rows.
 constexpr int64_t kRowsPerRead = 8;
 // Memory that shared-out stretches may keep their partial results in, in floats (64 MiB).
@@ -102,9 +105,9 @@ void AttendCore::MakeJobs() {
     AttendTask& task = workspace_.tasks[t];
     const int64_t index = static_cast<int64_t>(t);
     const int64_t rows = Rows(task) * task.stretches();
-    const bool large = Work(task) * workers * kJobsPerWorker > work;
+    const bool large = workers > 1 && Work(task) * workers * kJobsPerWorker > work;
     const bool fits = (partial_rows + rows) * partial_floats_ <= kMostPartialFloats;
-    if (workers == 1 || task.stretches() < 2 || !large || !fits) {
+    if (task.stretches() < 2 || !(large || rows > kLongestJob) || !fits) {
       workspace_.jobs.push_back({index, -1});
       continue;
     }

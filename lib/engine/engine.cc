@@ -31,6 +31,9 @@ Engine::Impl::Impl(const EngineOptions& options)
       scratch_pool_(INT64_MAX),
       context_{&options_.limits, &session_pool_, &scratch_pool_},
       workers_(options.worker_count),
+      yielding_workers_(&workers_,
+                        {options.limits.step_wait, [this] { return steps_ready_.load(); },
+                         [this] { LetStepsPass(); }}),
       scheduler_([this] { SchedulerLoop(); }) {}
 
 Engine::Impl::~Impl() {
@@ -106,8 +109,7 @@ void Engine::Impl::SubmitDecode(DecodeCall* call) {
   if (entry != nullptr) {
     Enqueue(entry, std::move(work));
   } else {
-    ready_.push_back(std::move(work));
-    work_arrived_.NotifyOne();
+    PushReady(std::move(work));
   }
 }
 

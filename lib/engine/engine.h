@@ -28,8 +28,11 @@ struct EngineLimits {
   int64_t max_reply_bytes = int64_t{256} << 20;
   // B * T * S * H of one call: 2^34 scores are about a minute of one core.
   int64_t max_scores = int64_t{1} << 34;
-  // Rows of long calls that run between two batches of decode steps.
+  // Rows of one long call that run before another's turn.
   int64_t slice_rows = 256;
+  // How long a decode step may wait for long calls that run, give or take one of their tasks (some
+  // 2 ms). Long calls get as much time between two batches of steps.
+  std::chrono::nanoseconds step_wait = std::chrono::milliseconds(4);
 };
 
 struct EngineOptions {
@@ -81,8 +84,9 @@ struct EngineStats {
 // Runs calls on a scheduler thread and a pool of workers. Thread-safe.
 //
 // Order: calls of one session run in arrival order; others in any. Steps are batched across
-// sessions where they go through the same layer; long calls are cut into slices between which
-// decode steps run and cancellation is honoured. A step is applied wholly or not at all.
+// sessions where they go through the same layer. Long calls are cut into slices that take turns;
+// steps pass them, inside a slice too. Cancellation is honoured between slices. A step is applied
+// wholly or not at all.
 //
 // One lock guards queues and the session list. A decode step takes it twice, for a few pointer
 // operations each time: shorter than any lock-free hand-off would be clear.

@@ -2,6 +2,7 @@
 #ifndef ATTNSERVE_LIB_ENGINE_ENGINE_IMPL_H_
 #define ATTNSERVE_LIB_ENGINE_ENGINE_IMPL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -15,6 +16,7 @@
 #include "lib/engine/engine.h"
 #include "lib/engine/work.h"
 #include "lib/engine/worker_pool.h"
+#include "lib/engine/yielding_runner.h"
 
 namespace attnserve {
 
@@ -50,6 +52,14 @@ class Engine::Impl {
   using Entry = std::shared_ptr<SessionEntry>;
   using Works = std::vector<std::unique_ptr<Work>>;
 
+  // Works of one layer and phase that run side by side.
+  struct Batch {
+    ParallelRunner* runner;
+    LayerWorkspace workspace;
+    std::vector<Work*> works;
+    std::vector<PassRows> rows;
+  };
+
   // Submission (engine.cc).
   absl::Status CheckQueue(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Count(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -62,15 +72,22 @@ class Engine::Impl {
   SessionInfo Snapshot(const SessionEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(const Entry& entry, std::unique_ptr<Work> work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PushReady(std::unique_ptr<Work> work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Scheduling (scheduler.cc); all on the scheduler's thread.
   void SchedulerLoop();
   bool WaitForWork(Works* fresh);
   void TakeReady(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeAll(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginWorks(Works* fresh);
   void BeginWork(std::unique_ptr<Work> work);
-  void RunSmallBatch();
+  void RunSteps();
+  void LetStepsPass();
+  Work* FirstSmall(bool steps_only);
+  bool InSlice(const Work& work) const;
+  void RunSmallBatch(const Work& first);
   void RunSlice();
-  void RunBatch(int64_t limit);
+  void RunBatch(Batch& batch, int64_t limit);
   void Settle();
   void Complete(std::unique_ptr<Work> work, const absl::Status& status);
   void Report(const Work& work, const absl::Status& status);
@@ -91,16 +108,18 @@ class Engine::Impl {
   int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point next_expiry_ ABSL_GUARDED_BY(mutex_){};
   Tombstones tombstones_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<Work>> ready_ ABSL_GUARDED_BY(mutex_);      // steps at their turn
+  std::atomic<bool> steps_ready_{false};                                 // whether ready_ has any
   std::deque<std::unique_ptr<Work>> stateless_ ABSL_GUARDED_BY(mutex_);  // begun a few at a time
 
   // The scheduler's thread alone.
   WorkerPool workers_;
-  LayerWorkspace workspace_;
+  YieldingRunner yielding_workers_;
   std::list<std::unique_ptr<Work>> active_;  // begun, in order of arrival
-  std::vector<PassRows> rows_;
-  std::vector<Work*> batch_;
+  Batch small_{&workers_, {}, {}, {}};
+  Batch slice_{&yielding_workers_, {}, {}, {}};  // its one work while it runs, else none
   int64_t active_stateless_ = 0;
 
   std::thread scheduler_;  // last: starts when everything else is there

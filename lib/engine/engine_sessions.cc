@@ -110,7 +110,12 @@ void Engine::Impl::Enqueue(const Entry& entry, std::unique_ptr<Work> work) {
     return;
   }
   entry->running = true;
+  PushReady(std::move(work));
+}
+
+void Engine::Impl::PushReady(std::unique_ptr<Work> work) {
   ready_.push_back(std::move(work));
+  steps_ready_.store(true, std::memory_order_relaxed);
   work_arrived_.NotifyOne();
 }
 

@@ -42,9 +42,9 @@ absl::Status Guarded(Step step) {
 void Engine::Impl::SchedulerLoop() {
   Works fresh;
   while (WaitForWork(&fresh)) {
-    for (std::unique_ptr<Work>& work : fresh) BeginWork(std::move(work));
-    fresh.clear();
-    RunSmallBatch();
+    BeginWorks(&fresh);
+    RunSteps();
+    if (const Work* small = FirstSmall(/*steps_only=*/false)) RunSmallBatch(*small);
     RunSlice();
   }
   for (std::unique_ptr<Work>& work : fresh) Complete(std::move(work), Draining());
@@ -58,32 +58,58 @@ void Engine::Impl::SchedulerLoop() {
 // Waits until there is something to do; false when the engine stops, with all that waits in
 // `fresh`.
 bool Engine::Impl::WaitForWork(Works* fresh) {
+  using Clock = std::chrono::steady_clock;
   MutexLock lock(mutex_);
-  while (!stopping_ && ready_.empty() && active_.empty() && stateless_.empty()) {
+  while (true) {
+    // A busy server looks after expired sessions too.
+    if (!sessions_.empty() && Clock::now() >= next_expiry_) {
+      ExpireIdle();
+      next_expiry_ = Clock::now() + kExpiryInterval;
+    }
+    if (stopping_ || !ready_.empty() || !active_.empty() || !stateless_.empty()) break;
     if (sessions_.empty()) {
       work_arrived_.Wait(mutex_);
-    } else if (!work_arrived_.WaitUntil(mutex_,
-                                        std::chrono::steady_clock::now() + kExpiryInterval)) {
-      ExpireIdle();
+    } else {
+      work_arrived_.WaitUntil(mutex_, next_expiry_);
     }
   }
-  TakeReady(fresh);
+  if (stopping_) {
+    TakeAll(fresh);
+  } else {
+    TakeReady(fresh);
+    while (!stateless_.empty() && active_stateless_ < kActiveStateless) {
+      fresh->push_back(std::move(stateless_.front()));
+      stateless_.pop_front();
+      ++active_stateless_;
+    }
+  }
   return !stopping_;
 }
 
+// Steps at their turn.
 void Engine::Impl::TakeReady(Works* fresh) {
   for (std::unique_ptr<Work>& work : ready_) fresh->push_back(std::move(work));
   ready_.clear();
-  while (!stateless_.empty() && (stopping_ || active_stateless_ < kActiveStateless)) {
-    fresh->push_back(std::move(stateless_.front()));
-    stateless_.pop_front();
+  steps_ready_.store(false, std::memory_order_relaxed);
+}
+
+// Everything that waits, to be failed.
+void Engine::Impl::TakeAll(Works* fresh) {
+  TakeReady(fresh);
+  for (std::unique_ptr<Work>& work : stateless_) {
+    fresh->push_back(std::move(work));
     ++active_stateless_;
   }
-  if (!stopping_) return;
+  stateless_.clear();
   for (const auto& [id, entry] : sessions_) {
     for (std::unique_ptr<Work>& work : entry->waiting) fresh->push_back(std::move(work));
     entry->waiting.clear();
   }
+}
+
+void Engine::Impl::BeginWorks(Works* fresh) {
+  for (std::unique_ptr<Work>& work : *fresh) BeginWork(std::move(work));
+  fresh->clear();
 }
 
 void Engine::Impl::BeginWork(std::unique_ptr<Work> work) {
@@ -98,30 +124,59 @@ void Engine::Impl::BeginWork(std::unique_ptr<Work> work) {
   active_.push_back(std::move(work));
 }
 
-void Engine::Impl::RunSmallBatch() {
-  const auto is_small = [](const std::unique_ptr<Work>& work) { return IsSmall(*work); };
-  const auto first = std::find_if(active_.begin(), active_.end(), is_small);
-  if (first == active_.end()) return;
-  const AttentionLayer* layer = (*first)->layer();
-  const PassPhase phase = (*first)->pass_phase();
-  batch_.clear();
-  int64_t rows = 0;
-  for (auto it = first; it != active_.end() && rows < kBatchRows; ++it) {
-    Work& work = **it;
-    if (!IsSmall(work) || work.layer() != layer || work.pass_phase() != phase) continue;
-    batch_.push_back(&work);
-    rows += work.rows_left();
+// The oldest small work, if `steps_only` of a session; null: none. Not what runs in a slice.
+Work* Engine::Impl::FirstSmall(bool steps_only) {
+  for (const std::unique_ptr<Work>& work : active_) {
+    if (InSlice(*work) || !IsSmall(*work)) continue;
+    if (!steps_only || work->entry != nullptr) return work.get();
   }
-  RunBatch(kSmallRows);
+  return nullptr;
+}
+
+bool Engine::Impl::InSlice(const Work& work) const {
+  return !slice_.works.empty() && slice_.works.front() == &work;
+}
+
+// Runs the steps that have begun to their ends, through all layers.
+void Engine::Impl::RunSteps() {
+  while (const Work* step = FirstSmall(/*steps_only=*/true)) RunSmallBatch(*step);
+}
+
+// Within a slice: steps that have come to their turn meanwhile go first.
+void Engine::Impl::LetStepsPass() {
+  Works fresh;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    TakeReady(&fresh);
+  }
+  BeginWorks(&fresh);
+  RunSteps();
+}
+
+// Runs all small works that are where `first` is, side by side.
+void Engine::Impl::RunSmallBatch(const Work& first) {
+  const AttentionLayer* layer = first.layer();
+  const PassPhase phase = first.pass_phase();
+  small_.works.clear();
+  int64_t rows = 0;
+  for (const std::unique_ptr<Work>& work : active_) {
+    if (rows >= kBatchRows) break;
+    if (InSlice(*work) || !IsSmall(*work)) continue;
+    if (work->layer() != layer || work->pass_phase() != phase) continue;
+    small_.works.push_back(work.get());
+    rows += work->rows_left();
+  }
+  RunBatch(small_, kSmallRows);
   if (phase == PassPhase::kAppendKeys) {  // their queries follow at once, still side by side
-    batch_.erase(std::remove_if(batch_.begin(), batch_.end(),
-                                [layer](Work* work) {
-                                  return !work->error.ok() || work->finished() ||
-                                         work->layer() != layer || !IsSmall(*work) ||
-                                         work->pass_phase() != PassPhase::kAttend;
-                                }),
-                 batch_.end());
-    if (!batch_.empty()) RunBatch(kSmallRows);
+    small_.works.erase(std::remove_if(small_.works.begin(), small_.works.end(),
+                                      [layer](Work* work) {
+                                        return !work->error.ok() || work->finished() ||
+                                               work->layer() != layer || !IsSmall(*work) ||
+                                               work->pass_phase() != PassPhase::kAttend;
+                                      }),
+                       small_.works.end());
+    if (!small_.works.empty()) RunBatch(small_, kSmallRows);
   }
   Settle();
 }
@@ -134,27 +189,31 @@ void Engine::Impl::RunSlice() {
   const int64_t slice = options_.limits.slice_rows;
   const int64_t limit =
       std::max(kSmallRows, slice * kSliceKeys / std::max(kSliceKeys, work.keys()));
-  batch_.assign(1, &work);
-  RunBatch(std::min(limit, slice));
+  slice_.works.assign(1, &work);
+  RunBatch(slice_, std::min(limit, slice));
+  slice_.works.clear();
   active_.splice(active_.end(), active_, next);  // long calls take turns
   Settle();
 }
 
-// Runs the next rows, at most `limit` each, of the works in batch_, all of one layer and phase.
-void Engine::Impl::RunBatch(int64_t limit) {
-  const AttentionLayer& layer = *batch_.front()->layer();
-  const PassPhase phase = batch_.front()->pass_phase();
-  rows_.clear();
+// Runs the next rows, at most `limit` each, of the batch's works.
+void Engine::Impl::RunBatch(Batch& batch, int64_t limit) {
+  const AttentionLayer& layer = *batch.works.front()->layer();
+  const PassPhase phase = batch.works.front()->pass_phase();
+  batch.rows.clear();
   int64_t row_count = 0;
-  for (Work* work : batch_) row_count += work->Take(limit, &rows_);
+  for (Work* work : batch.works) row_count += work->Take(limit, &batch.rows);
   const auto start = std::chrono::steady_clock::now();
+  const std::chrono::nanoseconds yielded_before = yielding_workers_.yielded();
   const absl::Status status = Guarded([&] {
-    return phase == PassPhase::kAppendKeys ? layer.AppendKeys(rows_, workers_, workspace_)
-                                           : layer.Attend(rows_, workers_, workspace_);
+    return phase == PassPhase::kAppendKeys
+               ? layer.AppendKeys(batch.rows, *batch.runner, batch.workspace)
+               : layer.Attend(batch.rows, *batch.runner, batch.workspace);
   });
-  observer_.OnBatch(batch_.front()->phase(), static_cast<int64_t>(batch_.size()), row_count,
-                    std::chrono::steady_clock::now() - start);
-  for (Work* work : batch_) {
+  observer_.OnBatch(
+      batch.works.front()->phase(), static_cast<int64_t>(batch.works.size()), row_count,
+      std::chrono::steady_clock::now() - start - (yielding_workers_.yielded() - yielded_before));
+  for (Work* work : batch.works) {
     work->error = status.ok() ? Guarded([work] { return work->Advance(); }) : status;
   }
 }
@@ -163,8 +222,9 @@ void Engine::Impl::RunBatch(int64_t limit) {
 void Engine::Impl::Settle() {
   for (auto it = active_.begin(); it != active_.end();) {
     Work& work = **it;
-    if (work.error.ok() && !work.finished()) work.error = GivenUp(work.call());
-    if (work.error.ok() && !work.finished()) {
+    const bool runs_on = InSlice(work);
+    if (!runs_on && work.error.ok() && !work.finished()) work.error = GivenUp(work.call());
+    if (runs_on || (work.error.ok() && !work.finished())) {
       ++it;
       continue;
     }
@@ -212,7 +272,7 @@ void Engine::Impl::Complete(std::unique_ptr<Work> work, const absl::Status& stat
         End(entry, EndReason::kDeleted);
       } else if (!entry->waiting.empty()) {
         entry->running = true;
-        ready_.push_back(std::move(entry->waiting.front()));
+        PushReady(std::move(entry->waiting.front()));
         entry->waiting.pop_front();
       }
       if (session_call != nullptr) session_call->info = Snapshot(*entry);

@@ -146,7 +146,8 @@ absl::Status OneDnnProduct::MultiplyPass(const WeightPanels& weights, const Prod
   runner.Run(slices, [&](int64_t slice, int) { CopySlice(input, k_, slice, x); });
 
   const int64_t tiles = static_cast<int64_t>(workspace.tiles.size());
-  const int64_t parts = PanelParts(weights.panel_count, tiles, runner.worker_count());
+  const int64_t parts = PanelParts(weights.panel_count, tiles, weights.multiplications(input.rows),
+                                   runner.worker_count());
   runner.Run(tiles * parts, [&](int64_t task, int worker_index) {
     const GemmWorkspace::Tile& tile = workspace.tiles[static_cast<size_t>(task / parts)];
     const int64_t rows = std::min(tile.matmul->rows(), input.rows - tile.first_row);

@@ -23,7 +23,7 @@ void AddBias(const float* bias, int64_t rows, int64_t column_begin, int64_t colu
 }
 
 bool IsSmall(const WeightPanels& weights, int64_t rows) {
-  const int64_t elements = weights.k * weights.panel_count * kPanelWidth;
+  const int64_t elements = weights.multiplications(1);
   return elements * static_cast<int64_t>(ElementSize(weights.dtype)) <= kSmallWeightBytes &&
          elements * rows <= kSmallMultiplications;
 }
@@ -78,9 +78,10 @@ void MultiplyOnPanels(const WeightPanels& weights, const ProductInput& input,
     const Pass pass(weights, {input.x + first * input.stride, input.stride, rows},
                     {output.y + first * output.stride, output.stride}, packed);
     runner.Run(pass.tiles(), [&pass](int64_t tile, int) { pass.Pack(tile); });
-    const int64_t parts = IsSmall(weights, rows) ? 1
-                                                 : PanelParts(weights.panel_count, pass.tiles(),
-                                                              runner.worker_count());
+    const int64_t parts = IsSmall(weights, rows)
+                              ? 1
+                              : PanelParts(weights.panel_count, pass.tiles(),
+                                           weights.multiplications(rows), runner.worker_count());
     runner.Run(pass.tiles() * parts, [&](int64_t task, int) {
       pass.Multiply(task / parts, TaskRange(task % parts, parts, weights.panel_count));
     });

@@ -17,6 +17,9 @@ struct WeightPanels {
   DType dtype = DType::kF32;
   const void* panels = nullptr;  // [panel_count][K][16], aligned to kKernelAlignment
   const float* bias = nullptr;   // [panel_count * 16], 0 from N on; null: none
+
+  // Of x W with so many rows.
+  int64_t multiplications(int64_t rows) const { return rows * k * panel_count * simd::kPanelWidth; }
 };
 
 // x [rows, K], row stride in elements.
@@ -45,11 +48,15 @@ struct TaskRange {
 };
 
 // Parts to cut `panel_count` panels into, where `tiles` row tiles are each cut this way: about
-// eight tasks a worker, so that a worker that is held up delays the others little.
-inline int64_t PanelParts(int64_t panel_count, int64_t tiles, int worker_count) {
-  if (worker_count == 1) return 1;
+// eight tasks a worker, so that a worker that is held up delays the others little, and none of more
+// multiplications than take a millisecond or two.
+inline int64_t PanelParts(int64_t panel_count, int64_t tiles, int64_t multiplications,
+                          int worker_count) {
   constexpr int64_t kTasksPerWorker = 8;
-  return std::clamp<int64_t>((worker_count * kTasksPerWorker + tiles - 1) / tiles, 1, panel_count);
+  constexpr int64_t kTaskMultiplications = int64_t{1} << 26;
+  const int64_t tasks =
+      std::max(worker_count * kTasksPerWorker, multiplications / kTaskMultiplications);
+  return std::clamp<int64_t>((tasks + tiles - 1) / tiles, 1, panel_count);
 }
 
 }  // namespace attnserve

@@ -48,6 +48,7 @@ TEST(Options, NothingGivenGivesDefaults) {
   EXPECT_EQ(outcome.options.kv_budget_bytes, 0);
   EXPECT_EQ(outcome.options.max_message_bytes, int64_t{64} << 20);
   EXPECT_EQ(outcome.options.session_ttl, std::chrono::minutes(10));
+  EXPECT_EQ(outcome.options.step_wait, std::chrono::milliseconds(4));
   EXPECT_EQ(outcome.options.drain_timeout, std::chrono::seconds(30));
   EXPECT_EQ(outcome.options.gemm, GemmBackend::kOneDnn);
   EXPECT_EQ(outcome.options.log_level, LogLevel::kInfo);
@@ -74,6 +75,8 @@ TEST(Options, EveryFlagIsTaken) {
                                  "2MiB",
                                  "--session_ttl",
                                  "90s",
+                                 "--step_wait",
+                                 "7ms",
                                  "--gemm",
                                  "native",
                                  "--log_level",
@@ -92,6 +95,7 @@ TEST(Options, EveryFlagIsTaken) {
   EXPECT_EQ(options.kv_budget_bytes, int64_t{3} << 20);
   EXPECT_EQ(options.max_message_bytes, int64_t{2} << 20);
   EXPECT_EQ(options.session_ttl, std::chrono::seconds(90));
+  EXPECT_EQ(options.step_wait, std::chrono::milliseconds(7));
   EXPECT_EQ(options.gemm, GemmBackend::kNative);
   EXPECT_EQ(options.log_level, LogLevel::kDebug);
   EXPECT_EQ(options.drain_timeout, std::chrono::hours(1));
@@ -143,6 +147,7 @@ TEST(Options, WrongValuesGiveOneLineAndStatusTwo) {
       {"--max_message_bytes", "1"},
       {"--max_message_bytes", "4GiB"},
       {"--session_ttl", "soon"},
+      {"--step_wait", "0ms"},
       {"--session_ttl", "10"},
       {"--session_ttl", "0s"},
       {"--session_ttl", "-1s"},
@@ -197,7 +202,7 @@ TEST(Options, HelpNamesEveryFlagAndItsVariable) {
   EXPECT_EQ(outcome.err, "");
   for (const char* name :
        {"listen", "http", "model", "threads", "kv_budget_bytes", "max_message_bytes", "session_ttl",
-        "gemm", "log_level", "drain_timeout"}) {
+        "step_wait", "gemm", "log_level", "drain_timeout"}) {
     EXPECT_NE(outcome.out.find(std::string("--") + name), std::string::npos) << name;
     std::string variable = "ATTNSERVE_";
     for (const char* c = name; *c != 0; ++c) variable += static_cast<char>(std::toupper(*c));

@@ -45,6 +45,34 @@ TEST_F(EngineTest, DecodeStepsPassALongPrefill) {
   prefill.Wait();
 }
 
+TEST_F(EngineTest, DecodeStepsPassWithinASlice) {
+  options_.limits.slice_rows = int64_t{1} << 20;  // the whole prompt is one slice
+  for (const int workers : {1, 3}) {
+    options_.worker_count = workers;
+    engine_ = nullptr;
+    const auto model = SmallModel(2);
+    const std::string slow = Create(model), quick = Create(model);
+    constexpr int64_t kTokens = 8000;
+    PendingStep prefill(engine(), Tokens(slow, 0, Noise(kTokens * kWidth, 2), 0, kTokens));
+    while (engine().stats().queued_calls > 0 && engine().stats().kv_block_bytes == 0) {
+      std::this_thread::yield();  // until it has begun
+    }
+    for (int i = 0; i < 5; ++i) {
+      DecodeStep through_all = Token(quick, 1);
+      through_all.layer = -1;
+      ASSERT_TRUE(Decode(engine(), through_all).status.ok());
+    }
+    EXPECT_EQ(Length(slow), 0);  // not committed yet
+    // What they did beside it changed nothing of it.
+    const Answer beside = prefill.Wait();
+    ASSERT_TRUE(beside.status.ok()) << beside.status;
+    const std::string alone = Create(model);
+    const Answer expected =
+        Decode(engine(), Tokens(alone, 0, Noise(kTokens * kWidth, 2), 0, kTokens));
+    EXPECT_TRUE(SameBits(beside.output, expected.output));
+  }
+}
+
 TEST_F(EngineTest, DeletionFailsWhatWaitsBehindIt) {
   const auto model = SmallModel(1);
   const std::string session = Create(model);
@@ -94,6 +122,22 @@ TEST_F(EngineTest, BatchChainNeverRestarts) {
   EXPECT_EQ(Reason(Decode(engine(), bad).status), "BAD_SHAPE");
   EXPECT_EQ(Reason(Decode(engine(), follower).status), "PREDECESSOR_FAILED");
   EXPECT_EQ(Length(session), 0);
+}
+
+TEST_F(EngineTest, IdleSessionsExpireOnABusyServer) {
+  std::atomic<int64_t> seconds{0};
+  options_.clock = [&seconds] { return Clock::time_point(std::chrono::seconds(seconds.load())); };
+  options_.default_session_ttl = std::chrono::seconds(10);
+  const auto model = SmallModel(1);
+  const std::string idle = Create(model), busy = Create(model);
+  ASSERT_TRUE(Decode(engine(), Token(idle, 1)).status.ok());
+  const auto start = Clock::now();
+  while (engine().stats().session_count == 2 && Clock::now() < start + std::chrono::seconds(30)) {
+    ASSERT_TRUE(Decode(engine(), Token(busy, 1)).status.ok());
+    seconds = std::min<int64_t>(seconds + 1, 1000000);
+  }
+  EXPECT_EQ(engine().stats().session_count, 1);
+  EXPECT_EQ(Reason(engine().GetSession(idle).status()), "SESSION_EXPIRED");
 }
 
 TEST_F(EngineTest, IdleSessionsExpireAndAreRemembered) {

@@ -59,6 +59,7 @@ class RandomSessions {
     options_.kv_budget_bytes = int64_t{256} << 20;
     options_.worker_count = static_cast<int>(dice_.Between(1, 3));
     options_.limits.slice_rows = dice_.Pick<int64_t>({16, 64, 256});
+    options_.limits.step_wait = std::chrono::microseconds(dice_.Pick<int64_t>({0, 100, 4000}));
     engine_ = std::make_unique<Engine>(options_);
   }
 
