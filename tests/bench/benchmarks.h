@@ -22,6 +22,7 @@ void Prefill(const Bench& bench);  // 2,048 causal queries, alone and with the l
 void RpcLatency(const Bench& bench);    // one caller on a tiny layer, beside an echo
 void ManySessions(const Bench& bench);  // 32 sessions on a layer bound by its weights
 void LongPrompt(const Bench& bench);    // what a long prompt does to others' decode steps
+void Memory(const Bench& bench);        // what sessions of 1,000 tokens take
 
 }  // namespace attnserve::bench
 

@@ -17,10 +17,6 @@ extern "C" void omp_set_num_threads(int count);  // of the runtime that oneDNN u
 namespace attnserve::bench {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{256} << 20;
-constexpr int64_t kSize = 2048;          // of the square product
-constexpr int64_t kStride = kSize + 16;  // rows a power of two apart share cache sets
-
 volatile uint64_t sink;
 
 // Reads every byte, fetching 2 KiB ahead.
@@ -40,53 +36,62 @@ void ReadMemory(const char* memory, size_t bytes) {
   sink = all;
 }
 
-dnnl::memory::desc Matrix(int64_t rows) {
-  return {{rows, kSize}, dnnl::memory::data_type::f32, dnnl::memory::dims{kStride, 1}};
+dnnl::memory::desc Matrix(int64_t rows, int64_t columns) {
+  const int64_t stride = columns + 16;  // rows a power of two apart share cache sets
+  return {{rows, columns}, dnnl::memory::data_type::f32, dnnl::memory::dims{stride, 1}};
 }
 
-dnnl::matmul MakeProduct(const dnnl::engine& cpu, int64_t rows) {
+dnnl::matmul MakeProduct(const dnnl::engine& cpu, int64_t rows, int64_t size) {
+  const dnnl::memory::desc x = Matrix(rows, size), w = Matrix(size, size);
 #if DNNL_VERSION_MAJOR >= 3
-  return dnnl::matmul({cpu, Matrix(rows), Matrix(kSize), Matrix(rows)});
+  return dnnl::matmul({cpu, x, w, x});
 #else
-  return dnnl::matmul({dnnl::matmul::desc(Matrix(rows), Matrix(kSize), Matrix(rows)), cpu});
+  return dnnl::matmul({dnnl::matmul::desc(x, w, x), cpu});
 #endif
 }
 
 }  // namespace
 
 struct Ceilings::Impl {
-  explicit Impl(int threads)
-      : pool(threads), x(kSize * kStride), w(kSize * kStride), y(kSize * kStride) {
+  explicit Impl(const Plan& plan)
+      : pool(plan.threads),
+        buffer_bytes(size_t{plan.quick ? 16u : 256u} << 20),
+        size(plan.quick ? 256 : 2048) {
     const size_t page = size_t{2} << 20;
-    buffer = static_cast<char*>(std::aligned_alloc(page, kBufferBytes + page));
-    madvise(buffer, kBufferBytes + page, MADV_HUGEPAGE);
-    std::memset(buffer, 1, kBufferBytes + page);
-    for (float* matrix : {x.data(), w.data(), y.data()}) {
-      for (int64_t i = 0; i < kSize * kStride; ++i) {
-        matrix[i] = 0.01f * static_cast<float>(i % 17);
+    buffer = static_cast<char*>(std::aligned_alloc(page, buffer_bytes + page));
+    madvise(buffer, buffer_bytes + page, MADV_HUGEPAGE);
+    std::memset(buffer, 1, buffer_bytes + page);
+    for (AlignedBuffer<float>* matrix : {&x, &w, &y}) {
+      float* const elements = matrix->Reserve(static_cast<size_t>(size * (size + 16)));
+      for (int64_t i = 0; i < size * (size + 16); ++i) {
+        elements[i] = 0.01f * static_cast<float>(i % 17);
       }
     }
     omp_set_num_threads(1);
     // One for each thread: a primitive's own scratchpad is no place for two.
-    for (int i = 0; i < pool.worker_count(); ++i) products.push_back(MakeProduct(cpu, rows()));
+    for (int i = 0; i < pool.worker_count(); ++i) {
+      products.push_back(MakeProduct(cpu, rows(), size));
+    }
   }
   ~Impl() { std::free(buffer); }
 
-  int64_t rows() const { return kSize / pool.worker_count(); }
+  int64_t rows() const { return size / pool.worker_count(); }
 
   WorkerPool pool;
+  size_t buffer_bytes;
+  int64_t size;  // of the square product
   char* buffer = nullptr;
   dnnl::engine cpu{dnnl::engine::kind::cpu, 0};
   AlignedBuffer<float> x, w, y;
   std::vector<dnnl::matmul> products;
 };
 
-Ceilings::Ceilings(int threads) : impl_(std::make_unique<Impl>(threads)) {}
+Ceilings::Ceilings(const Plan& plan) : impl_(std::make_unique<Impl>(plan)) {}
 Ceilings::~Ceilings() = default;
 
 double Ceilings::Bandwidth() {
   const int64_t parts = impl_->pool.worker_count();
-  const size_t part_bytes = kBufferBytes / static_cast<size_t>(parts) / 4096 * 4096;
+  const size_t part_bytes = impl_->buffer_bytes / static_cast<size_t>(parts) / 4096 * 4096;
   const double seconds = TimeOf([&] {
     impl_->pool.Run(parts, [&](int64_t part, int) {
       ReadMemory(impl_->buffer + static_cast<size_t>(part) * part_bytes, part_bytes);
@@ -96,21 +101,21 @@ double Ceilings::Bandwidth() {
 }
 
 double Ceilings::Peak() {
-  const int64_t parts = impl_->pool.worker_count(), rows = impl_->rows();
+  const int64_t parts = impl_->pool.worker_count(), rows = impl_->rows(), size = impl_->size;
   const double seconds = TimeOf([&] {
     impl_->pool.Run(parts, [&](int64_t part, int) {
       omp_set_num_threads(1);
       dnnl::stream stream(impl_->cpu);
-      const int64_t offset = part * rows * kStride;
-      dnnl::memory x(Matrix(rows), impl_->cpu, impl_->x.data() + offset);
-      dnnl::memory w(Matrix(kSize), impl_->cpu, impl_->w.data());
-      dnnl::memory y(Matrix(rows), impl_->cpu, impl_->y.data() + offset);
+      const int64_t offset = part * rows * (size + 16);
+      dnnl::memory x(Matrix(rows, size), impl_->cpu, impl_->x.data() + offset);
+      dnnl::memory w(Matrix(size, size), impl_->cpu, impl_->w.data());
+      dnnl::memory y(Matrix(rows, size), impl_->cpu, impl_->y.data() + offset);
       impl_->products[static_cast<size_t>(part)].execute(
           stream, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
       stream.wait();
     });
   });
-  return 2.0 * static_cast<double>(rows * parts) * kSize * kSize / seconds;
+  return 2.0 * static_cast<double>(rows * parts * size * size) / seconds;
 }
 
 }  // namespace attnserve::bench

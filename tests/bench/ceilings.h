@@ -4,12 +4,15 @@
 
 #include <memory>
 
+#include "tests/bench/table.h"
+
 namespace attnserve::bench {
 
-// Measures with `threads` threads. Not thread-safe.
+// Measures with the plan's threads; quickly on small memory and matrices, which says less. Not
+// thread-safe.
 class Ceilings {
  public:
-  explicit Ceilings(int threads);
+  explicit Ceilings(const Plan& plan);
   ~Ceilings();
 
   // Bytes a second that all threads together read from a buffer far larger than the caches.

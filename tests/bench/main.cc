@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lib/engine/worker_pool.h"
 #include "tests/bench/benchmarks.h"
+#include "tests/bench/on_request.h"
 
 namespace attnserve::bench {
 namespace {
@@ -23,6 +25,7 @@ struct Benchmark {
 constexpr Benchmark kBenchmarks[] = {
     {"decode", DecodeAttention}, {"projections", Projections}, {"prefill", Prefill},
     {"latency", RpcLatency},     {"sessions", ManySessions},   {"prompt", LongPrompt},
+    {"memory", Memory},
 };
 
 // "model name" of /proc/cpuinfo.
@@ -51,10 +54,16 @@ int Main(int argc, char** argv) {
   app.add_option("--json", json, "Also write the table to this file");
   app.add_flag("--quick", plan.quick, "Small shapes, few rounds: does everything run?");
   app.footer("Ratios are medians over rounds; a round measures the ceilings before and after.");
+  bool on_request = false;
+  app.add_flag("--on-request", on_request, "Measure the shapes that standard input names");
   CLI11_PARSE(app, argc, argv);
   if (plan.quick) plan.rounds = 3;
+  if (on_request) {
+    AnswerRequests(plan, std::cin, std::cout);
+    return 0;
+  }
 
-  Ceilings ceilings(plan.threads);
+  Ceilings ceilings(plan);
   Table table;
   const Bench bench = {plan, ceilings, table};
   for (const Benchmark& benchmark : kBenchmarks) {
