@@ -74,8 +74,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   server->context_ = mg_start(&callbacks, server.get(), options);
   mg_server_port port{};
   if (server->context_ == nullptr || mg_get_server_ports(server->context_, 1, &port) < 1) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address,
-                                               " for HTTP: is the address in use or not ours?"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address,
+                     " for HTTP: the address is in use or not ours; choose "
+                     "another --http, or --http off"));
   }
   mg_set_request_handler(server->context_, "/", &HttpServer::Handle, server.get());
   server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", port.port);

@@ -16,11 +16,11 @@ namespace {
 
 using attnserve::LogLevel;
 
-// What gRPC has to say, in our form.
+// What gRPC has to say, in our form; its errors at level kErrors.
+template <LogLevel kErrors>
 void LogGrpc(gpr_log_func_args* line) {
   const bool error = line->severity == GPR_LOG_SEVERITY_ERROR;
-  attnserve::Log(error ? LogLevel::kWarning : LogLevel::kDebug, "grpc",
-                 {{"message", line->message}});
+  attnserve::Log(error ? kErrors : LogLevel::kDebug, "grpc", {{"message", line->message}});
 }
 
 int Fail(const absl::Status& status) {
@@ -44,12 +44,14 @@ int main(int argc, char** argv) {
     return *code;
   }
   attnserve::SetLogLevel(options.log_level);
-  gpr_set_log_function(&LogGrpc);
+  // What gRPC cannot do at the start shows in Start's status, in fewer words.
+  gpr_set_log_function(&LogGrpc<LogLevel::kDebug>);
   std::signal(SIGPIPE, SIG_IGN);
   // Never destroyed: its thread waits for signals until the process ends.
   static auto* const signals = new attnserve::Signals;
   auto server = attnserve::Server::Start(options);
   if (!server.ok()) return Fail(server.status());
+  gpr_set_log_function(&LogGrpc<LogLevel::kWarning>);
   if (const absl::Status status = (*server)->Load(); !status.ok()) return Fail(status);
   PrintReady(**server);
   signals->Wait();

@@ -119,8 +119,10 @@ absl::Status Server::StartGrpc() {
   grpc_ = builder.BuildAndStart();
   for (size_t i = 0; i < ports.size(); ++i) {
     if (ports[i] == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen[i],
-                                                 " for gRPC: is the address in use or not ours?"));
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", options_.listen[i],
+                       " for gRPC: the address is in use or not ours; choose "
+                       "another --listen"));
     }
     grpc_addresses_.push_back(WithPort(options_.listen[i], ports[i]));
   }

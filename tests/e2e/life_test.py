@@ -57,6 +57,14 @@ class LifeTest(unittest.TestCase):
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn(arguments[0].lstrip("-"), done.stderr)
 
+    def test_taken_port_is_refused_in_one_line(self):
+        with Server() as first:
+            done = run(BIN / "attnserve", "--listen", first.address, "--http", "off", check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertIn(f"cannot listen on {first.address}", done.stderr)
+            self.assertIn("choose another --listen", done.stderr)
+
     def test_missing_model_is_refused(self):
         done = subprocess.run([BIN / "attnserve", "--listen", "127.0.0.1:0", "--http",
                                "127.0.0.1:0", "--model", "m=/nowhere"],
