@@ -106,6 +106,13 @@ absl::Status ModelNotFound(std::string_view name, std::string_view served) {
       {"MODEL_NOT_FOUND", "", {{"model", std::string(name)}}, 0});
 }
 
+absl::Status ModelNotChosen(std::string_view served) {
+  return Make(absl::StatusCode::kNotFound,
+              absl::StrCat("several models are served (", std::string(served),
+                           "): choose one with `model` (attnctl: --model)"),
+              {"MODEL_NOT_FOUND", "", {{"model", ""}}, 0});
+}
+
 absl::Status LayerNotFound(int64_t layer, int64_t layer_count) {
   return Make(absl::StatusCode::kNotFound,
               absl::StrCat("there is no layer ", layer, "; layers are 0 to ", layer_count - 1),

@@ -38,6 +38,8 @@ absl::Status TooLarge(std::string_view field, std::string_view text);
 
 // NOT_FOUND.
 absl::Status ModelNotFound(std::string_view name, std::string_view served);
+// Its reason is MODEL_NOT_FOUND too: none was named, and several are served.
+absl::Status ModelNotChosen(std::string_view served);
 absl::Status LayerNotFound(int64_t layer, int64_t layer_count);
 absl::Status SessionNotFound(std::string_view id);
 absl::Status SessionExpired(std::string_view id, int64_t ttl_ms);

@@ -25,6 +25,7 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelRegistry::Find(std::string_vie
   if (found != models_.end()) return found->second;
   const std::string served = absl::StrJoin(
       models_, ", ", [](std::string* out, const auto& entry) { out->append(entry.first); });
+  if (name.empty() && models_.size() > 1) return ModelNotChosen(served);
   return ModelNotFound(name, served.empty() ? "none" : served);
 }
 

@@ -32,6 +32,7 @@ std::vector<CatalogueEntry> Catalogue() {
       {BadOption("x", "t"), Code::kInvalidArgument, "BAD_OPTION"},
       {TooLarge("x", "t"), Code::kInvalidArgument, "TOO_LARGE"},
       {ModelNotFound("m", "a, b"), Code::kNotFound, "MODEL_NOT_FOUND"},
+      {ModelNotChosen("a, b"), Code::kNotFound, "MODEL_NOT_FOUND"},
       {LayerNotFound(7, 4), Code::kNotFound, "LAYER_NOT_FOUND"},
       {SessionNotFound("s"), Code::kNotFound, "SESSION_NOT_FOUND"},
       {SessionExpired("s", 1000), Code::kNotFound, "SESSION_EXPIRED"},

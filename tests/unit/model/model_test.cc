@@ -195,7 +195,10 @@ TEST(ModelRegistry, EmptyNameMeansTheOnlyModel) {
   EXPECT_EQ(registry.Find("").value(), only);
   EXPECT_EQ(registry.Find("only").value(), only);
   ASSERT_EQ(registry.Add(Named("b")), absl::OkStatus());
-  EXPECT_EQ(GetErrorDetail(registry.Find("").status())->reason, "MODEL_NOT_FOUND");
+  const absl::Status unnamed = registry.Find("").status();
+  EXPECT_EQ(GetErrorDetail(unnamed)->reason, "MODEL_NOT_FOUND");
+  EXPECT_THAT(Message(unnamed), HasSubstr("several models are served (b, only)"));
+  EXPECT_THAT(Message(unnamed), HasSubstr("--model"));
 }
 
 TEST(ModelRegistry, UnknownNameListsWhatIsServed) {
