@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "lib/base/network_address.h"
 
 namespace attnserve {
 namespace {
@@ -40,25 +41,16 @@ constexpr char kFooter[] =
 // A pebibyte: no machine has it, and sums of a few do not overflow.
 constexpr int64_t kMaxKvBudgetBytes = int64_t{1} << 50;
 
-// "host:port", "[v6]:port", port 0 to 65535. An error, or "" as CLI11 wants it.
+// An error, or "" as CLI11 wants it. Port 0 is a free one.
 std::string CheckTcpAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = -1;
-  const bool has_port = colon != std::string::npos && colon > 0 &&
-                        absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
-                        port <= 65535 && absl::ascii_isdigit(address[colon + 1]);
-  const std::string host = has_port ? address.substr(0, colon) : std::string();
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (has_port && (bracketed || host.find_first_of(":[]/ ") == std::string::npos)) return "";
+  if (IsHostAndPort(address, /*least_port=*/0)) return "";
   return absl::StrCat("\"", address,
-                      "\" is not host:port, for example 127.0.0.1:50051 or "
-                      "[::1]:50051");
+                      "\" is not host:port, for example 127.0.0.1:50051 or [::1]:50051");
 }
 
 std::string CheckListenAddress(const std::string& address) {
-  constexpr std::string_view kUnix = "unix:";
-  if (address.compare(0, kUnix.size(), kUnix) != 0) return CheckTcpAddress(address);
-  return address.size() > kUnix.size() ? "" : "\"unix:\" names no path";
+  if (address == "unix:") return "\"unix:\" names no path";
+  return IsUnixAddress(address) ? "" : CheckTcpAddress(address);
 }
 
 std::string CheckHttpAddress(const std::string& address) {

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/attnctl/command.h"
+#include "client/attnctl/flags.h"
 #include "client/attnctl/table.h"
 #include "client/attnctl/tensor_input.h"
 #include "lib/base/status_macros.h"
@@ -13,7 +14,8 @@ namespace {
 constexpr char kFooter[] =
     "A tensor is nested JSON lists, a file of such (x.json), or one of a safetensors file\n"
     "(x.safetensors#NAME). [T, d], [H, T, d] and [B, H, T, d] are understood; with --heads\n"
-    "also [B, T, H * d].\n"
+    "also [B, T, H * d]. A mask is broadcast from the right to [B, H, T, S]: [S] is one for\n"
+    "all queries, [T, S] one for all heads.\n"
     "\n"
     "The example of the textbooks: how much does \"shiny\" attend to \"Hello shiny sun!\"?\n"
     "Scores 0.7842 1.3569 1.2487, weights 0.22913 0.40626 0.36460,\n"
@@ -95,16 +97,20 @@ void AddAttendCommand(CLI::App* app) {
   attend->add_option("--past-key", flags->past_key, "Keys before the new ones");
   attend->add_option("--past-value", flags->past_value, "Values before the new ones");
   attend->add_option("--mask", flags->mask, "true = attend, or numbers that are added to scores");
-  attend->add_option("--heads", flags->heads, "Query heads of 3-dimensional tensors");
-  attend->add_option("--kv-heads", flags->kv_heads, "Key/value heads of 3-dimensional tensors");
+  attend->add_option("--heads", flags->heads, "Query heads of 3-dimensional tensors")
+      ->check(Count(1));
+  attend->add_option("--kv-heads", flags->kv_heads, "Key/value heads of 3-dimensional tensors")
+      ->check(Count(1));
   attend->add_flag("--causal", flags->causal, "Hide later keys");
   CLI::Option* scale =
       attend->add_option("--scale", flags->scale, "Factor of scores; default 1 / sqrt(d_k)");
   attend->add_option("--softcap", flags->softcap, "c: scores become c * tanh(score / c)");
   attend->add_option("--window", flags->window, "LEFT RIGHT: keys seen on each side; -1: all")
       ->expected(2);
-  attend->add_option("--stages", flags->stages,
-                     "Also show: scores, softcapped, masked, weights, lse, context");
+  attend
+      ->add_option("--stages", flags->stages,
+                   "Also show: scores, softcapped, masked, weights, lse, context")
+      ->check(StageNames());
   attend->add_flag("--full", flags->full, "Print large tensors whole");
   attend->footer(kFooter);
   SetCommand(attend, [flags, scale](const Global& global) {

@@ -4,8 +4,13 @@
 #include <exception>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/attnctl/command.h"
+#include "client/attnctl/flags.h"
 
 namespace attnserve::ctl {
 namespace {
@@ -22,15 +27,46 @@ constexpr char kFooter[] =
     "Exit codes: 0 done, 1 failed (the message says why), 2 wrong command line,\n"
     "3 no server answered.";
 
+// What a wrong command line gets: one line on what is wrong and where to read on.
+std::string Complaint(const CLI::App* app, const CLI::Error& error) {
+  const std::vector<CLI::App*> chosen = app->get_subcommands();
+  const std::vector<std::string> unknown = app->remaining();
+  std::string text = error.what();
+  std::string help = "attnctl --help";
+  if (!chosen.empty()) {
+    help = absl::StrCat("attnctl ", chosen.front()->get_name(), " --help");
+  } else if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
+    const auto all = app->get_subcommands([](const CLI::App*) { return true; });
+    const auto name = [](std::string* out, const CLI::App* one) { *out += one->get_name(); };
+    if (unknown.empty()) {
+      text = "the command is missing";
+    } else if (absl::StartsWith(unknown.front(), "-")) {
+      text = absl::StrCat("there is no option ", unknown.front());
+    } else {
+      text = absl::StrCat("there is no command \"", unknown.front(), "\"");
+    }
+    absl::StrAppend(&text, "; commands: ", absl::StrJoin(all, ", ", name));
+  }
+  return absl::StrCat("attnctl: ", text, " (see ", help, ")\n");
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(kDescription, "attnctl");
   app.footer(kFooter);
-  app.set_version_flag("--version", ATTNSERVE_VERSION);
+  app.set_version_flag("--version", "attnctl " ATTNSERVE_VERSION);
+  app.failure_message(&Complaint);
   app.require_subcommand(1);
   Global global;
-  app.add_option("--server", global.server, "host:port or unix:/path of the server")
+  // Not a check: CLI11 2.4 passes over a variable whose value one refuses.
+  const auto set_server = [&global](const std::string& address) {
+    const std::string problem = CheckServerAddress(address);
+    if (!problem.empty()) throw CLI::ValidationError("--server", problem);
+    global.server = address;
+  };
+  app.add_option_function<std::string>("--server", set_server,
+                                       "host:port or unix:/path of the server")
       ->envname("ATTNSERVE_SERVER")
-      ->capture_default_str();
+      ->default_str(global.server);
   app.add_flag("--json", global.json, "Print JSON");
   const std::map<std::string, double> units = {{"ms", 1e-3}, {"s", 1.0}, {"m", 60.0}};
   app.add_option("--timeout", global.timeout_seconds,

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/attnctl/command.h"
+#include "client/attnctl/flags.h"
 #include "client/attnctl/table.h"
 
 namespace attnserve::ctl {
@@ -76,15 +77,27 @@ struct SessionFlags {
   int64_t length = 0;
 };
 
+absl::Status Delete(const client::Client& client, const std::string& id, bool json) {
+  const auto existed = client.DeleteSession(id);
+  if (!existed.ok()) return existed.status();
+  if (!*existed) {
+    return absl::NotFoundError(
+        absl::StrCat("no session is called \"", id, "\"; \"attnctl sessions\" lists them"));
+  }
+  if (json) {
+    std::printf("{\"deleted\": true}\n");
+  } else {
+    std::printf("deleted %s\n", id.c_str());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Sessions(const Global& global, const SessionFlags& flags) {
   const auto client = Connect(global);
   if (!client.ok()) return client.status();
+  if (flags.remove) return Delete(*client, flags.id, global.json);
   if (flags.id.empty()) return List(*client, flags.ended, global.json);
-  if (!flags.remove) return PrintSession(client->GetSession(flags.id), global.json);
-  const auto existed = client->DeleteSession(flags.id);
-  if (!existed.ok()) return existed.status();
-  std::printf(global.json ? "{\"existed\": %s}\n" : "deleted: %s\n", *existed ? "true" : "false");
-  return absl::OkStatus();
+  return PrintSession(client->GetSession(flags.id), global.json);
 }
 
 // Runs `change` on a session that stays on the server.
@@ -102,20 +115,17 @@ absl::Status OnSession(const Global& global, const std::string& id, Change chang
 void AddSessionCommands(CLI::App* app) {
   auto flags = std::make_shared<SessionFlags>();
   CLI::App* sessions = app->add_subcommand("sessions", "List sessions; show or delete one");
-  sessions->add_option("ID", flags->id, "Show this session only");
-  sessions->add_flag("--delete", flags->remove, "Delete it");
-  sessions->add_flag("--ended", flags->ended, "Also list those that have ended, and why");
+  CLI::Option* id = sessions->add_option("ID", flags->id, "Show this session only");
+  sessions->add_flag("--delete", flags->remove, "Delete it")->needs(id);
+  sessions->add_flag("--ended", flags->ended, "Also list those that have ended, and why")
+      ->excludes(id);
   sessions->footer("Examples:\n  attnctl sessions\n  attnctl sessions my-session --delete");
-  SetCommand(sessions, [flags](const Global& global) {
-    if (flags->remove && flags->id.empty()) {
-      return absl::InvalidArgumentError("--delete needs the ID of a session");
-    }
-    return Sessions(global, *flags);
-  });
+  SetCommand(sessions, [flags](const Global& global) { return Sessions(global, *flags); });
 
   CLI::App* reset = app->add_subcommand("reset", "Drop the cached tokens of a session");
   reset->add_option("ID", flags->id, "The session")->required();
-  reset->add_option("--layer", flags->layers, "Only of this layer; may be repeated");
+  reset->add_option("--layer", flags->layers, "Only of this layer; may be repeated")
+      ->check(Count(0));
   reset->footer("Example:\n  attnctl reset my-session");
   SetCommand(reset, [flags](const Global& global) {
     return OnSession(global, flags->id,
@@ -126,7 +136,7 @@ void AddSessionCommands(CLI::App* app) {
   truncate->add_option("ID", flags->id, "The session")->required();
   truncate->add_option("--length", flags->length, "Tokens to keep in every layer")
       ->required()
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+      ->check(Count(0));
   truncate->footer("Example:\n  attnctl truncate my-session --length 100");
   SetCommand(truncate, [flags](const Global& global) {
     return OnSession(global, flags->id,

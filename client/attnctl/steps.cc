@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/attnctl/command.h"
+#include "client/attnctl/flags.h"
 #include "client/attnctl/table.h"
 #include "client/attnctl/tensor_input.h"
 
@@ -20,16 +21,13 @@ struct StepFlags {
 // x as typed, or random tokens of the width that `model` takes.
 absl::StatusOr<v1::Tensor> Input(const client::Client& client, const StepFlags& flags,
                                  const std::string& model) {
-  if (!flags.x.empty()) return ReadTensor("--x", flags.x, 3);
-  if (flags.random <= 0) {
-    return absl::InvalidArgumentError("give the input with --x, or --random TOKENS");
-  }
+  if (flags.random == 0) return ReadTensor("--x", flags.x, 3);
   const auto served = client.GetModel(model);
   if (!served.ok()) return served.status();
   const int layer = std::max(0, flags.layer);
   if (layer >= served->layers_size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--layer: the model has ", served->layers_size(), " layers"));
+        absl::StrCat("--layer: the model has ", Counted(served->layers_size(), "layer")));
   }
   return RandomTensor(flags.random, served->layers(layer).input_size(), flags.seed);
 }
@@ -111,17 +109,16 @@ absl::Status CreateSession(const Global& global, const StepFlags& flags) {
 }
 
 void AddInputs(CLI::App* app, StepFlags* flags) {
-  app->add_option("--layer", flags->layer, "Layer; default all, in order")
-      ->check(CLI::NonNegativeNumber);
-  CLI::Option* x =
-      app->add_option("--x", flags->x, "Input [T, width] as JSON, x.json or x.safetensors#NAME");
-  app->add_option("--random", flags->random, "Input: so many random tokens")
-      ->excludes(x)
+  app->add_option("--layer", flags->layer, "Layer; default all, in order")->check(Count(0));
+  CLI::App* input = app->add_option_group("Input", "The new tokens.")->require_option(1);
+  input->add_option("--x", flags->x, "[T, width] as JSON, x.json or x.safetensors#NAME");
+  input->add_option("--random", flags->random, "So many random tokens")
       ->check(CLI::Range(1, 1 << 20));
   app->add_option("--seed", flags->seed, "Seed of --random");
   app->add_option("--context", flags->context, "Context of cross-attention [S, width]");
   app->add_option("--stages", flags->stages,
-                  "Also show: scores, softcapped, masked, weights, lse, context");
+                  "Also show: scores, softcapped, masked, weights, lse, context")
+      ->check(StageNames());
   app->add_flag("--full", flags->full, "Print large tensors whole");
 }
 

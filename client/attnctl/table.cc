@@ -57,6 +57,10 @@ void PrintTable(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
+std::string Counted(int64_t count, const std::string& noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
 std::string Bytes(int64_t bytes) {
   if (bytes < 1024) return absl::StrCat(bytes, " B");
   double value = static_cast<double>(bytes);

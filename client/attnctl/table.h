@@ -15,6 +15,9 @@ namespace attnserve::ctl {
 // Prints rows with aligned columns; the first row is the heading.
 void PrintTable(const std::vector<std::vector<std::string>>& rows);
 
+// "1 token", "2 tokens".
+std::string Counted(int64_t count, const std::string& noun);
+
 // "512 B", "24.0 KiB", "1.5 GiB".
 std::string Bytes(int64_t bytes);
 

@@ -1,6 +1,8 @@
 #include "client/attnctl/tensor_input.h"
 
+#include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
@@ -8,7 +10,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "attnserve/client/tensor.h"
 #include "lib/model/safetensors.h"
 
@@ -16,6 +20,22 @@ namespace attnserve::ctl {
 namespace {
 
 using nlohmann::json;
+
+absl::Status OutOfRange(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " is out of range; F32 ends at ",
+                                                 std::numeric_limits<float>::max(), " either way"));
+}
+
+absl::StatusOr<json> ParseJson(const std::string& text) {
+  try {
+    return json::parse(text);
+  } catch (const json::out_of_range&) {
+    return OutOfRange("a number");
+  } catch (const json::parse_error&) {
+    return absl::InvalidArgumentError(
+        "is not JSON; expected nested lists, a file.json of such, or file.safetensors#NAME");
+  }
+}
 
 // Elements of nested lists in order, with the lists' sizes; all must agree.
 class ListReader {
@@ -27,7 +47,9 @@ class ListReader {
       if (value.is_boolean()) {
         bools.push_back(value.get<bool>() ? 1 : 0);
       } else if (value.is_number()) {
-        floats.push_back(value.get<float>());
+        const double number = value.get<double>();
+        if (std::fabs(number) > std::numeric_limits<float>::max()) return OutOfRange(value.dump());
+        floats.push_back(static_cast<float>(number));
       } else {
         return absl::InvalidArgumentError("an element is neither a number nor true or false");
       }
@@ -52,13 +74,10 @@ class ListReader {
 };
 
 absl::StatusOr<v1::Tensor> FromJson(const std::string& text) {
-  const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) {
-    return absl::InvalidArgumentError(
-        "is not JSON; expected nested lists, a file.json of such, or file.safetensors#NAME");
-  }
+  const absl::StatusOr<json> parsed = ParseJson(text);
+  if (!parsed.ok()) return parsed.status();
   ListReader reader;
-  const absl::Status status = reader.Read(parsed, 0);
+  const absl::Status status = reader.Read(*parsed, 0);
   if (!status.ok()) return status;
   if (!reader.bools.empty()) {
     if (!reader.floats.empty()) {
@@ -69,10 +88,24 @@ absl::StatusOr<v1::Tensor> FromJson(const std::string& text) {
   return client::F32Tensor(reader.floats, reader.shape);
 }
 
+// "q, k, v"; of many names the first few.
+std::string SomeOf(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 20;
+  if (names.empty()) return "none";
+  const auto shown = absl::MakeConstSpan(names).subspan(0, kShown);
+  const std::string text = absl::StrJoin(shown, ", ");
+  if (names.size() <= kShown) return text;
+  return absl::StrCat(text, " and ", names.size() - kShown, " more");
+}
+
 absl::StatusOr<v1::Tensor> FromSafetensors(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('#', 1));
   const auto file = SafetensorsFile::Open(parts.first);
   if (!file.ok()) return file.status();
+  if ((*file)->Find(parts.second) == nullptr) {
+    return absl::NotFoundError(absl::StrCat(parts.first, " has no tensor \"", parts.second,
+                                            "\"; it has ", SomeOf((*file)->names())));
+  }
   const auto tensor = (*file)->Load(parts.second);
   if (!tensor.ok()) return tensor.status();
   return ToMessage(tensor->view);
@@ -142,7 +175,7 @@ absl::StatusOr<std::vector<v1::Stage>> ParseStages(const std::string& list) {
     if (!v1::Stage_Parse(absl::StrCat("STAGE_", absl::AsciiStrToUpper(name)), &stage) ||
         stage == v1::STAGE_UNSPECIFIED) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--stages: \"", name, "\" is none of scores, softcapped, masked, weights, lse, context"));
+          "\"", name, "\" is none of scores, softcapped, masked, weights, lse, context"));
     }
     stages.push_back(stage);
   }

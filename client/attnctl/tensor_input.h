@@ -26,7 +26,7 @@ v1::Tensor RandomTensor(int64_t tokens, int64_t width, uint64_t seed);
 // Copies a tensor of lib/ into a message.
 v1::Tensor ToMessage(const TensorView& view);
 
-// "scores,weights" as stages.
+// "scores,weights" as stages; the error says which names there are.
 absl::StatusOr<std::vector<v1::Stage>> ParseStages(const std::string& list);
 
 }  // namespace attnserve::ctl

@@ -69,7 +69,16 @@ TEST(TensorInput, FilesAreRead) {
   EXPECT_EQ(half->dtype(), v1::DTYPE_F16);
   EXPECT_THAT(half->shape(), ElementsAre(1, 1, 2));
   EXPECT_THAT(client::ToFloats(*half).value(), ElementsAre(1, -2));
-  EXPECT_FALSE(ReadTensor("--x", file + "#k", 3).ok());
+  const auto missing = ReadTensor("--x", file + "#k", 3);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("has no tensor \"k\"; it has q"));
+}
+
+TEST(TensorInput, NumbersBeyondF32AreOutOfRange) {
+  for (const char* text : {"[1e400, 2]", "[-1e400]", "[1e39]", "[[-3.5e38, 1]]"}) {
+    const auto tensor = ReadTensor("--q", text, 4);
+    EXPECT_THAT(std::string(tensor.status().message()), HasSubstr("out of range")) << text;
+  }
+  EXPECT_TRUE(ReadTensor("--q", "[3.4028234e38, 1e-400]", 4).ok());
 }
 
 TEST(TensorInput, RandomTensorDependsOnTheSeedOnly) {
