@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/attnctl/command.h"
+#include "client/attnctl/flags.h"
+#include "client/attnctl/table.h"
 #include "client/attnctl/tensor_input.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
@@ -31,6 +33,12 @@ struct BenchFlags {
   bool stream = false;
 };
 
+// Tokens of one message of a prefill, at most: enough rows to keep the products busy.
+constexpr int64_t kChunkTokens = 512;
+// Bytes of its tensors, at most: few beside the server's default limit of 64 MiB, so that the
+// messages of many callers fit into memory.
+constexpr int64_t kChunkBytes = int64_t{4} << 20;
+
 double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
@@ -41,15 +49,24 @@ class Load {
   // For a model whose layers do not chain, a token is a call to each layer in turn.
   static absl::StatusOr<Load> Make(const BenchFlags& flags, const client::Client& client) {
     Load load(flags);
+    ATTNSERVE_ASSIGN_OR_RETURN(const auto server, client.GetServerInfo());
     if (flags.core) {
       load.layers_ = {{0, 0}};
+      load.SetChunk((flags.heads + 2 * flags.kv_heads) * flags.head_size, server);
       return load;
     }
     ATTNSERVE_ASSIGN_OR_RETURN(const v1::GetModelResponse served, client.GetModel(flags.model));
     const int count = served.layers_size();
     if (flags.layer >= count) {
-      return absl::InvalidArgumentError(absl::StrCat("--layer: the model has ", count, " layers"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--layer: the model has ", Counted(count, "layer")));
     }
+    ATTNSERVE_RETURN_IF_ERROR(CheckLength(flags, served.model()));
+    int64_t widest = 1;
+    for (const v1::LayerSpec& layer : served.layers()) {
+      widest = std::max({widest, layer.input_size(), layer.output_size()});
+    }
+    load.SetChunk(widest, server);
     if (flags.layer >= 0) {
       load.layers_ = {{flags.layer, served.layers(flags.layer).input_size()}};
     } else if (served.model().layers_chain()) {
@@ -77,6 +94,9 @@ class Load {
     return calls;
   }
 
+  // Most tokens that one message of a prefill carries.
+  int64_t chunk() const { return chunk_; }
+
   v1::CreateSessionRequest Session() const {
     v1::CreateSessionRequest request;
     if (!flags_.core) {
@@ -95,6 +115,21 @@ class Load {
  private:
   explicit Load(const BenchFlags& flags) : flags_(flags) {}
 
+  static absl::Status CheckLength(const BenchFlags& flags, const v1::Model& model) {
+    const int64_t length = flags.prefill + flags.tokens;
+    if (model.max_tokens() == 0 || length <= model.max_tokens()) return absl::OkStatus();
+    return absl::OutOfRangeError(
+        absl::StrCat("--prefill and --tokens make sessions of ", length, " tokens; model \"",
+                     model.name(), "\" takes at most ", model.max_tokens(), ": lower one of them"));
+  }
+
+  // `elements`: F32 numbers of a token, in the larger of request and reply.
+  void SetChunk(int64_t elements, const v1::GetServerInfoResponse& server) {
+    const int64_t bytes = std::min(kChunkBytes, server.max_message_bytes() / 2);
+    const int64_t token_bytes = elements * static_cast<int64_t>(sizeof(float));
+    chunk_ = std::clamp<int64_t>(bytes / token_bytes, 1, kChunkTokens);
+  }
+
   v1::Tensor Heads(int64_t heads, int64_t tokens) const {
     v1::Tensor tensor = RandomTensor(heads * tokens, flags_.head_size, 1);
     tensor.clear_shape();
@@ -103,6 +138,7 @@ class Load {
   }
 
   BenchFlags flags_;
+  int64_t chunk_ = 1;
   std::vector<std::pair<int32_t, int64_t>> layers_;  // layer (-1: all) and width of x
 };
 
@@ -116,8 +152,8 @@ class Caller {
   absl::Status Prepare(int sessions) {
     for (int i = 0; i < sessions; ++i) {
       ATTNSERVE_ASSIGN_OR_RETURN(client::Session session, client_.CreateSession(load_.Session()));
-      if (flags_.prefill > 0) {
-        for (v1::DecodeRequest& step : load_.Calls(flags_.prefill)) {
+      for (int64_t left = flags_.prefill; left > 0; left -= load_.chunk()) {
+        for (v1::DecodeRequest& step : load_.Calls(std::min(left, load_.chunk()))) {
           ATTNSERVE_RETURN_IF_ERROR(session.Decode(std::move(step)).status());
         }
       }
@@ -239,9 +275,9 @@ void Print(const BenchFlags& flags, const Result& result, bool json) {
         max);
     return;
   }
-  std::printf("%lld tokens in %.2f s by %d callers over %d sessions%s\n",
-              static_cast<long long>(result.tokens), result.seconds, flags.callers, flags.sessions,
-              flags.stream ? ", streamed" : "");
+  std::printf("%s in %.2f s by %s over %s%s\n", Counted(result.tokens, "token").c_str(),
+              result.seconds, Counted(flags.callers, "caller").c_str(),
+              Counted(flags.sessions, "session").c_str(), flags.stream ? ", streamed" : "");
   std::printf("throughput  %.0f tokens/s, %.0f calls/s\n", tokens_per_second, calls_per_second);
   std::printf("latency     p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, max %.3f ms a call\n", p50, p90,
               p99, max);
@@ -318,20 +354,27 @@ void AddBenchCommand(CLI::App* app) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   bench->add_option("--tokens", flags->tokens, "Steps of one token in each session")
-      ->check(CLI::PositiveNumber)
+      ->check(Count(1))
       ->capture_default_str();
   bench->add_option("--prefill", flags->prefill, "Tokens each session holds before")
-      ->check(CLI::NonNegativeNumber)
+      ->check(Count(0))
       ->capture_default_str();
-  bench->add_option("--model", flags->model, "Served model; default the only one");
-  bench->add_option("--layer", flags->layer, "Layer; default all, in order")
-      ->check(CLI::NonNegativeNumber);
-  bench->add_flag("--core", flags->core, "Core attention instead of a model, with sizes as below");
+  CLI::Option* model =
+      bench->add_option("--model", flags->model, "Served model; default the only one");
+  CLI::Option* layer =
+      bench->add_option("--layer", flags->layer, "Layer; default all, in order")->check(Count(0));
+  CLI::Option* core = bench
+                          ->add_flag("--core", flags->core,
+                                     "Core attention instead of a model, with sizes as below")
+                          ->excludes(model, layer);
   for (const auto& [name, size, text] :
        {std::tuple<const char*, int64_t*, const char*>("--heads", &flags->heads, "Query heads"),
         {"--kv-heads", &flags->kv_heads, "Key/value heads"},
         {"--head-size", &flags->head_size, "Elements of a head"}}) {
-    bench->add_option(name, *size, text)->check(CLI::Range(1, 4096))->capture_default_str();
+    bench->add_option(name, *size, text)
+        ->needs(core)
+        ->check(CLI::Range(1, 4096))
+        ->capture_default_str();
   }
   bench->add_flag("--stream", flags->stream,
                   "Over StreamDecode: each caller has a call of every one of its sessions running");

@@ -3,6 +3,7 @@
 #include <grpcpp/support/status.h>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -65,7 +66,11 @@ absl::Status FromGrpcStatus(const ::grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) details.Clear();
-  return MakeStatus(static_cast<int>(status.error_code()), status.error_message(), details);
+  std::string message = status.error_message();
+  if (details.details().empty() && absl::StrContains(message, "message larger than max")) {
+    message += "; send less at once, or raise the server's --max_message_bytes";
+  }
+  return MakeStatus(static_cast<int>(status.error_code()), message, details);
 }
 
 absl::Status FromRpcStatus(const google::rpc::Status& status) {

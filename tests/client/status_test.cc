@@ -11,6 +11,7 @@ namespace attnserve::client {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 
 google::rpc::Status BudgetError() {
@@ -77,6 +78,15 @@ TEST(Status, ErrorsOfGrpcItselfHaveNoInfo) {
   EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_FALSE(GetErrorInfo(status).has_value());
   EXPECT_FALSE(GetRetryDelay(status).has_value());
+}
+
+TEST(Status, MessageAboveTheLimitSaysWhatToDo) {
+  const absl::Status status = FromGrpcStatus(::grpc::Status(
+      ::grpc::StatusCode::RESOURCE_EXHAUSTED, "Received message larger than max (2 vs. 1)"));
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Received message larger than max (2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("send less at once"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--max_message_bytes"));
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ std::optional<std::chrono::milliseconds> GetRetryDelay(const absl::Status& statu
 // The wrong fields of an INVALID_ARGUMENT error; empty for others.
 std::vector<FieldViolation> GetFieldViolations(const absl::Status& status);
 
-// The outcome of a call, details included.
+// The outcome of a call, details included. To what gRPC says of a message above the limit, which
+// has none, it adds what can be done.
 absl::Status FromGrpcStatus(const ::grpc::Status& status);
 
 // The outcome of one step of a batch or stream (DecodeResult.status).
