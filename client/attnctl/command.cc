@@ -46,11 +46,23 @@ void WriteTensorsAsValues(google::protobuf::Message* message) {
   }
 }
 
+// The option that sets a field of a request, named by its path; empty where none does or both have
+// the same name.
+std::string FlagOf(const std::string& field) {
+  static const auto& flags = *new std::map<std::string, std::string>{
+      {"x", "--x or --random"},       {"past_key", "--past-key"},
+      {"past_value", "--past-value"}, {"attention_mask", "--mask"},
+      {"head_count", "--heads"},      {"kv_head_count", "--kv-heads"},
+      {"session_id", "--session"},    {"key_head_size", "--head-size"},
+      {"left", "--window"},           {"right", "--window"}};
+  const auto found = flags.find(field.substr(field.rfind('.') + 1));
+  return found == flags.end() ? "" : found->second;
+}
+
 // What a user can do about an error, as a line to follow it; empty where its message says it all.
-std::string Advice(const Global& global, const absl::Status& status, const std::string& reason) {
+std::string Advice(const absl::Status& status, const std::string& reason) {
   if (absl::IsUnavailable(status) && reason.empty()) {
-    return absl::StrCat("  is a server at ", global.server,
-                        "? Start one with \"attnserve\", or name another with --server\n");
+    return "  start one with \"attnserve\", or name another with --server\n";
   }
   if (absl::IsDeadlineExceeded(status)) return "  --timeout allows for more time\n";
   if (reason == "MODEL_NOT_FOUND") return "  \"attnctl models\" lists what is served\n";
@@ -62,13 +74,25 @@ std::string Advice(const Global& global, const absl::Status& status, const std::
     return "  \"attnctl sessions\" lists who holds what, \"attnctl sessions ID --delete\" ends "
            "one\n";
   }
+  for (const client::FieldViolation& violation : client::GetFieldViolations(status)) {
+    const std::string flag = FlagOf(violation.field);
+    if (!flag.empty()) return absl::StrCat("  ", violation.field, " is what ", flag, " sets\n");
+  }
   return "";
+}
+
+// Leaves out `data` where a tensor has none.
+void DropEmptyData(nlohmann::ordered_json* value) {
+  if (!value->is_structured()) return;
+  if (value->contains("dtype") && value->value("data", "-").empty()) value->erase("data");
+  for (nlohmann::ordered_json& part : *value) DropEmptyData(&part);
 }
 
 }  // namespace
 
 void SetCommand(CLI::App* app, Command command) {
   app->fallthrough();  // --json and the like may come behind the command's name
+  app->footer(app->get_footer() + "\n\n--server, --json and --timeout work here too.");
   app->callback([command = std::move(command)] { Chosen() = command; });
 }
 
@@ -89,7 +113,9 @@ void PrintJson(const google::protobuf::Message& message) {
   options.always_print_primitive_fields = true;
   std::string text;
   if (google::protobuf::util::MessageToJsonString(*readable, &text, options).ok()) {
-    std::fputs(text.c_str(), stdout);
+    auto json = nlohmann::ordered_json::parse(text);
+    DropEmptyData(&json);
+    std::printf("%s\n", json.dump(1).c_str());
   }
 }
 
@@ -113,7 +139,7 @@ void PrintError(const Global& global, const absl::Status& status) {
     return;
   }
   std::fprintf(stderr, "attnctl: %s%s%s: %s\n%s", code.c_str(), reason.empty() ? "" : " ",
-               reason.c_str(), message.c_str(), Advice(global, status, reason).c_str());
+               reason.c_str(), message.c_str(), Advice(status, reason).c_str());
 }
 
 int ExitCode(const absl::Status& status) {

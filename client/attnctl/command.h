@@ -29,7 +29,8 @@ struct Global {
 // command itself has said what failed.
 using Command = std::function<absl::Status(const Global&)>;
 
-// Makes `command` what runs when `app` was chosen on the command line.
+// Makes `command` what runs when `app` was chosen on the command line. To be called last: it adds
+// to the help what every command takes.
 void SetCommand(CLI::App* app, Command command);
 
 // The command chosen; null if none was.
@@ -39,7 +40,7 @@ const Command& ChosenCommand();
 absl::StatusOr<client::Client> Connect(const Global& global);
 
 // Prints a message as JSON, fields named as in the protos' JSON mapping, defaults included, tensors
-// as `values`.
+// as `values` (without `data`).
 void PrintJson(const google::protobuf::Message& message);
 
 // `text` as a JSON string, quotes included; bytes that are no UTF-8 become U+FFFD.

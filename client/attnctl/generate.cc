@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/attnctl/command.h"
+#include "client/attnctl/flags.h"
 #include "client/attnctl/llama.h"
 #include "client/attnctl/table.h"
 #include "client/attnctl/tokenizer.h"
@@ -188,10 +189,9 @@ absl::Status CheckFits(const v1::GetModelResponse& served, const LlamaConfig& co
 void PrintStatistics(const char* how, const Story& story) {
   const double rate = static_cast<double>(story.produced) / std::max(1e-9, story.seconds);
   std::fprintf(stderr,
-               "%s: %lld tokens in %.2f s, %.0f tokens/s; %.2f s in calls to the server, %.2f s "
-               "here\n",
-               how, static_cast<long long>(story.produced), story.seconds, rate,
-               story.server_seconds, story.seconds - story.server_seconds);
+               "%s: %s in %.2f s, %.0f tokens/s; %.2f s in calls to the server, %.2f s here\n", how,
+               Counted(story.produced, "token").c_str(), story.seconds, rate, story.server_seconds,
+               story.seconds - story.server_seconds);
 }
 
 void PrintStoryJson(const Story& cached, const Story* recomputed) {
@@ -210,10 +210,22 @@ void PrintStoryJson(const Story& cached, const Story* recomputed) {
   std::printf("}\n");
 }
 
+// What is missing, and what --model-dir must hold.
+absl::Status WithContents(const absl::Status& status) {
+  if (!absl::IsNotFound(status)) return status;
+  return absl::NotFoundError(
+      absl::StrCat(status.message(),
+                   "; --model-dir must hold config.json, model.safetensors and vocab.json, as "
+                   "deploy/demo_model does"));
+}
+
 absl::Status Generate(const Global& global, const GenerateFlags& flags) {
-  ATTNSERVE_ASSIGN_OR_RETURN(const Llama llama, Llama::Load(flags.model_dir));
-  ATTNSERVE_ASSIGN_OR_RETURN(const Tokenizer tokenizer,
-                             Tokenizer::Load(flags.model_dir + "/vocab.json"));
+  const absl::StatusOr<Llama> loaded = Llama::Load(flags.model_dir);
+  if (!loaded.ok()) return WithContents(loaded.status());
+  const Llama& llama = *loaded;
+  const absl::StatusOr<Tokenizer> vocabulary = Tokenizer::Load(flags.model_dir + "/vocab.json");
+  if (!vocabulary.ok()) return WithContents(vocabulary.status());
+  const Tokenizer& tokenizer = *vocabulary;
   if (tokenizer.size() > llama.config().vocab_size) {
     return absl::InvalidArgumentError("vocab.json has more pieces than the model has embeddings");
   }
@@ -225,14 +237,13 @@ absl::Status Generate(const Global& global, const GenerateFlags& flags) {
   v1::CreateSessionRequest request;
   request.set_model(name);
   ATTNSERVE_ASSIGN_OR_RETURN(client::Session session, client.CreateSession(request));
-  const std::string id = session.id();
   CachedAttention cached_attention(std::move(session));
   Generator generator(flags, llama, tokenizer);
   ATTNSERVE_ASSIGN_OR_RETURN(Story cached, generator.Tell(cached_attention, true, !global.json));
   ATTNSERVE_ASSIGN_OR_RETURN(cached.cache_bytes, cached_attention.Bytes());
   if (!global.json) {
     PrintStatistics("with the cache", cached);
-    std::fprintf(stderr, "session %s holds %s\n", id.c_str(), Bytes(cached.cache_bytes).c_str());
+    std::fprintf(stderr, "the session held %s\n", Bytes(cached.cache_bytes).c_str());
   }
   if (!flags.no_cache) {
     if (global.json) PrintStoryJson(cached, nullptr);
@@ -265,7 +276,7 @@ void AddGenerateCommand(CLI::App* app) {
   generate->add_option("--prompt", flags->prompt, "How the text begins");
   generate->add_option("--max-tokens", flags->max_tokens, "Tokens to write, at most")
       ->default_val(255)
-      ->check(CLI::PositiveNumber);
+      ->check(Count(1));
   generate->add_flag("--no-cache", flags->no_cache,
                      "Afterwards recompute everything with Forward, compare text and time");
   generate

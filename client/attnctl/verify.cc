@@ -17,6 +17,17 @@
 namespace attnserve::ctl {
 namespace {
 
+constexpr char kFooter[] =
+    "A case is what the ONNX operator Attention should compute, in one safetensors file: tensors\n"
+    "Q, K, V and the expected Y; as the case has them attn_mask, past_key, past_value,\n"
+    "nonpad_kv_seqlen and the expected present_key, present_value, qk_matmul_output; attributes\n"
+    "in the metadata as attr.NAME, for example attr.is_causal = \"1\". Each case runs through\n"
+    "Attend; those with a past also through sessions, one a batch row.\n"
+    "\n"
+    "attnserve brings no cases and no converter. The onnx repository has such cases, as .pb files\n"
+    "in onnx/backend/test/data/node/test_attention_*; write each as one safetensors file.\n"
+    "Example:\n  attnctl verify --cases my_cases";
+
 // A case of the ONNX operator Attention: inputs and expected outputs by name, attributes as attr.*.
 class Case {
  public:
@@ -234,15 +245,22 @@ absl::Status VerifyCase(const client::Client& client, const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status Verify(const Global& global, const std::string& folder) {
-  std::vector<std::string> paths;
+// The file, or the .safetensors files of the folder in order.
+absl::StatusOr<std::vector<std::string>> CasePaths(const std::string& where) {
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+  if (std::filesystem::is_regular_file(where, error)) return std::vector<std::string>{where};
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(where, error)) {
     if (entry.path().extension() == ".safetensors") paths.push_back(entry.path().string());
   }
-  if (error) return absl::NotFoundError(absl::StrCat(folder, ": ", error.message()));
-  if (paths.empty()) return absl::NotFoundError(absl::StrCat(folder, " has no .safetensors file"));
+  if (error) return absl::NotFoundError(absl::StrCat(where, ": ", error.message()));
+  if (paths.empty()) return absl::NotFoundError(absl::StrCat(where, " has no .safetensors file"));
   std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+absl::Status Verify(const Global& global, const std::string& where) {
+  ATTNSERVE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, CasePaths(where));
   ATTNSERVE_ASSIGN_OR_RETURN(const client::Client client, Connect(global));
   int64_t passed = 0, failed = 0;
   std::string failures;  // as JSON
@@ -270,17 +288,13 @@ absl::Status Verify(const Global& global, const std::string& folder) {
 }  // namespace
 
 void AddVerifyCommand(CLI::App* app) {
-  auto folder = std::make_shared<std::string>();
+  auto where = std::make_shared<std::string>();
   CLI::App* verify =
       app->add_subcommand("verify", "Run attention cases with known results against the server");
-  verify
-      ->add_option("--cases", *folder,
-                   "Folder of safetensors files: the ONNX operator's Q, K, V, ... and Y")
+  verify->add_option("--cases", *where, "A safetensors file, or a folder of them: a case each")
       ->required();
-  verify->footer(
-      "Each case runs through Attend; those with a past also through sessions, one a batch row.\n"
-      "Example:\n  attnctl verify --cases cases/onnx_attention");
-  SetCommand(verify, [folder](const Global& global) { return Verify(global, *folder); });
+  verify->footer(kFooter);
+  SetCommand(verify, [where](const Global& global) { return Verify(global, *where); });
 }
 
 }  // namespace attnserve::ctl

@@ -39,6 +39,8 @@ class AttendTest(unittest.TestCase):
         with Server() as server:
             text = server.attnctl("verify", "--cases", cases).stdout
             self.assertEqual(text.strip().splitlines()[-1], f"{count} passed, 0 failed")
+            one = server.attnctl("verify", "--cases", cases / "test_attention_4d.safetensors").stdout
+            self.assertEqual(one, "1 passed, 0 failed\n")
 
 
 if __name__ == "__main__":

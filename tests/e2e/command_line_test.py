@@ -8,6 +8,7 @@ from harness import BIN, DEMO, Server, run
 
 COMMANDS = ["models", "info", "sessions", "reset", "truncate", "attend", "forward", "create",
             "decode", "generate", "verify", "bench"]
+NOWHERE = "127.0.0.1:1"
 
 
 def attnctl(*arguments, **options):
@@ -59,6 +60,60 @@ class WrongCommandLineTest(unittest.TestCase):
 class HelpTest(unittest.TestCase):
     def test_version_names_the_program(self):
         self.assertRegex(attnctl("--version").stdout, r"^attnctl \d+\.\d+\.\d+\n$")
+
+    def test_every_command_says_what_all_take(self):
+        for command in COMMANDS:
+            done = attnctl(command, "--help")
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("--server, --json and --timeout work here too.", done.stdout)
+
+
+class AnswerTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server().__enter__()
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def fails(self, *arguments):
+        done = self.server.attnctl(*arguments, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        return done.stderr
+
+    def test_no_server_says_how_to_get_one(self):
+        done = attnctl("--server", NOWHERE, "models")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(f"no server answers at {NOWHERE}", done.stderr)
+        self.assertIn('start one with "attnserve", or name another with --server', done.stderr)
+
+    def test_deleting_a_session_says_whether_it_was_there(self):
+        self.server.attnctl("create", "--session", "s1")
+        self.assertEqual(self.server.attnctl_json("sessions", "s1", "--delete"), {"deleted": True})
+        self.assertIn('no session is called "s1"', self.fails("sessions", "s1", "--delete"))
+
+    def test_errors_of_fields_name_the_option(self):
+        error = self.fails("attend", "--q", "[[1]]", "--k", "[[1]]", "--mask", "[[true],[true]]")
+        self.assertIn("masks.attention_mask is what --mask sets", error)
+
+    def test_tensors_in_json_have_values_only(self):
+        output = self.server.attnctl_json("attend", "--q", "[[1,2]]", "--k", "[[3,0.5]]")["output"]
+        self.assertEqual(output, {"dtype": "DTYPE_F32", "shape": ["1", "1", "1", "2"],
+                                  "values": [3, 0.5]})
+
+    def test_bench_beyond_the_model_says_what_to_lower(self):
+        error = self.fails("bench", "--tokens", "500")
+        self.assertIn("--prefill and --tokens", error)
+        self.assertIn("256", error)
+
+    def test_bench_counts_in_words(self):
+        text = self.server.attnctl("bench", "--tokens", "1").stdout
+        self.assertRegex(text, r"^1 token in .* by 1 caller over 1 session\n")
+
+    def test_unnamed_model_of_several(self):
+        with Server("--model", f"mine={DEMO}", "--model", f"two={DEMO}") as server:
+            done = server.attnctl("forward", "--random", "1", check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("several models are served (mine, two): choose one", done.stderr)
+            self.assertIn("--model", done.stderr)
 
 
 class MessageLimitTest(unittest.TestCase):

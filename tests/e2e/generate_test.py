@@ -4,7 +4,7 @@ import json
 import unittest
 
 import harness
-from harness import DEMO, Server, need_shared
+from harness import BIN, DEMO, Server, need_shared, run
 
 
 class GenerateTest(unittest.TestCase):
@@ -20,6 +20,7 @@ class GenerateTest(unittest.TestCase):
                 recomputed = server.attnctl("generate", "--model-dir", model_dir, "--model",
                                             model_name, "--max-tokens", count, "--no-cache")
                 self.assertEqual(recomputed.stdout.rstrip("\n"), expected["text"].rstrip("\n"))
+            self.assertRegex(cached.stderr, r"(?m)^the session held \d+\.\d KiB$")
             sessions = server.attnctl_json("sessions")
             self.assertFalse(sessions.get("sessions"), "generate left a session behind")
             self.assertEqual(server.stop(), 0, server.read_log())
@@ -44,6 +45,17 @@ class GenerateTest(unittest.TestCase):
             refused = server.attnctl("generate", "--model-dir", folder, check=False)
             self.assertNotEqual(refused.returncode, 0)
             self.assertIn("layer", refused.stderr)
+
+    def test_folder_that_is_not_there_says_what_it_must_hold(self):
+        refused = run(BIN / "attnctl", "generate", "--model-dir", "nope", check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("nope/config.json", refused.stderr)
+        self.assertIn("model.safetensors", refused.stderr)
+
+    def test_one_token_is_singular(self):
+        with Server() as server:
+            told = server.attnctl("generate", "--model-dir", DEMO, "--max-tokens", "1")
+            self.assertIn("with the cache: 1 token in", told.stderr)
 
 
 if __name__ == "__main__":
