@@ -17,12 +17,24 @@ esac
 "$top/deploy/build.sh" release attnserve attnctl
 bin=$top/build/release/bin
 
-work=$(mktemp -d)
+if [ "$keep" = yes ]; then
+  # Outlives this script. An older server that still runs keeps its log until it ends.
+  work=$top/build/quickstart
+  rm -rf "$work"
+  mkdir -p "$work"
+else
+  work=$(mktemp -d)
+fi
 log=$work/server.log
 port=50051; http=9464
 # Where the usual ports are taken, any free ones do.
-(exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null && port=0
-(exec 3<>/dev/tcp/127.0.0.1/$http) 2>/dev/null && http=0
+taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+if taken "$port"; then
+  echo "quickstart: port $port is taken, so this server listens on another one; attnctl finds it with" \
+       "--server ADDRESS, the address after \"grpc\" below"
+  port=0
+fi
+taken "$http" && http=0
 "$bin/attnserve" --listen "127.0.0.1:$port" --http "127.0.0.1:$http" >"$work/ready" 2>"$log" &
 server=$!
 stop() { kill -TERM "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$work"; }
@@ -44,7 +56,10 @@ echo
 echo "metrics: http://$metrics/metrics"
 if [ "$keep" = yes ]; then
   trap - EXIT
-  echo "the server runs on as process $server (log: $log); stop it with: kill $server"
+  option=
+  [ "$port" != 0 ] || option=" --server $address"
+  echo "the server runs on; try: $bin/attnctl$option models"
+  echo "its log is $log; stop it with: kill $server"
 else
   kill -TERM "$server"
   if wait "$server"; then
