@@ -132,15 +132,15 @@ bool AttendCore::AttendOneStretch(const AttendTask& task, AttendMemory& memory, 
   }
   simd::AttendStretch(Params(*task.pass), memory.rows, first,
                       absl::MakeSpan(blocks.data(), static_cast<size_t>(range.count)), partials,
-                      memory.scratch.data());
+                      memory.scratch);
   return true;
 }
 
 void AttendCore::AttendWhole(const AttendTask& task, AttendMemory& memory) {
-  float* const total = memory.total.data();
+  float* const total = memory.total;
   bool any = false;
   for (int64_t stretch = task.stretch_begin; stretch < task.stretch_end; ++stretch) {
-    float* const partial = any ? memory.partial.data() : total;
+    float* const partial = any ? memory.partial : total;
     if (!AttendOneStretch(task, memory, stretch, partial)) continue;
     for (int64_t r = 0; any && r < Rows(task); ++r) {
       const int64_t at = r * partial_floats_;

@@ -127,11 +127,15 @@ void AttendCore::ReserveWorkers() {
   const size_t workers = static_cast<size_t>(runner_.worker_count());
   if (workspace_.workers.size() < workers) workspace_.workers.resize(workers);
   const size_t results = static_cast<size_t>(needs_.rows * partial_floats_);
+  size_t floats =
+      2 * results + simd::AttendScratchFloats(Params(*ranges_.front().pass), needs_.rows);
+  // Many rows go over it for every block: worth a large page.
+  if (needs_.rows >= kTaskRows / 4) floats = std::max(floats, kLargePageBytes / sizeof(float));
   for (size_t i = 0; i < workers; ++i) {
     AttendMemory& memory = workspace_.workers[i];
-    memory.partial.Reserve(results);
-    memory.total.Reserve(results);
-    memory.scratch.Reserve(simd::AttendScratchFloats(Params(*ranges_.front().pass), needs_.rows));
+    memory.partial = memory.floats.Reserve(floats);
+    memory.total = memory.partial + results;
+    memory.scratch = memory.total + results;
     memory.bits.Reserve(static_cast<size_t>(needs_.bits));
     memory.bias.Reserve(static_cast<size_t>(needs_.bias));
     memory.keep.Reserve(static_cast<size_t>(needs_.keep));

@@ -28,9 +28,10 @@ struct AttentionLayer::Impl {
 
 // Memory of one worker, reserved before tasks run: tasks must not throw.
 struct AttendMemory {
-  AlignedBuffer<float> partial;  // of one stretch, [rows, PartialFloats]
-  AlignedBuffer<float> total;    // of the stretches so far
-  AlignedBuffer<float> scratch;
+  AlignedBuffer<float> floats;  // what the next three point into: together in few pages
+  float* partial = nullptr;     // of one stretch, [rows, PartialFloats]
+  float* total = nullptr;       // of the stretches so far
+  float* scratch = nullptr;
   AlignedBuffer<uint64_t> bits;  // [mask rows, blocks]
   AlignedBuffer<float> bias;     // [mask rows, blocks * 64]
   AlignedBuffer<uint64_t> keep;  // [rows, blocks]

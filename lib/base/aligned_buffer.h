@@ -2,6 +2,8 @@
 #ifndef ATTNSERVE_LIB_BASE_ALIGNED_BUFFER_H_
 #define ATTNSERVE_LIB_BASE_ALIGNED_BUFFER_H_
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -12,8 +14,14 @@ namespace attnserve {
 // Alignment of kernel memory: one cache line, and the widest vector.
 inline constexpr size_t kKernelAlignment = 64;
 
+// A large page of the system. Memory of such pages has its lines side by side in the second-level
+// cache, where those of small pages meet by chance, and needs few entries of the page table's
+// cache.
+inline constexpr size_t kLargePageBytes = size_t{2} << 20;
+
 // Memory that grows and never shrinks: reused between calls, it stops allocating once it has seen
-// the largest call. Not thread-safe. Contents are lost on growth and are not initialised.
+// the largest call. Not thread-safe. Contents are lost on growth and are not initialised. From half
+// a large page on it lies in large pages, where the system has them.
 template <typename T>
 class AlignedBuffer {
  public:
@@ -23,10 +31,12 @@ class AlignedBuffer {
   // At least `count` elements, aligned to kKernelAlignment. Throws std::bad_alloc.
   T* Reserve(size_t count) {
     if (count > capacity_) {
-      const size_t bytes =
-          (count * sizeof(T) + kKernelAlignment - 1) / kKernelAlignment * kKernelAlignment;
-      void* memory = std::aligned_alloc(kKernelAlignment, bytes);
+      const bool large = count * sizeof(T) >= kLargePageBytes / 2;
+      const size_t alignment = large ? kLargePageBytes : kKernelAlignment;
+      const size_t bytes = (count * sizeof(T) + alignment - 1) / alignment * alignment;
+      void* memory = std::aligned_alloc(alignment, bytes);
       if (memory == nullptr) throw std::bad_alloc();
+      if (large) madvise(memory, bytes, MADV_HUGEPAGE);  // advice: failure changes nothing
       data_.reset(static_cast<T*>(memory));
       capacity_ = count;
     }

@@ -19,47 +19,104 @@ namespace attnserve {
 namespace simd {
 namespace HWY_NAMESPACE {
 
-// One block of keys and values for one row group.
+// Rows in groups as even as possible, the larger ones first.
+struct AttentionGroups {
+  explicit AttentionGroups(size_t rows)
+      : count((rows + kAttentionRowGroup - 1) / kAttentionRowGroup),
+        size_of_small(count == 0 ? 0 : rows / count),
+        larger(count == 0 ? 0 : rows % count) {}
+  size_t size(size_t group) const { return size_of_small + (group < larger ? 1 : 0); }
+  size_t begin(size_t group) const { return group * size_of_small + std::min(group, larger); }
+
+  size_t count;
+  size_t size_of_small;
+  size_t larger;
+};
+
+// Groups [first_group, last_group) over one block of keys and values. Everything of row r of the
+// stretch lies at index r.
 struct BlockTask {
   const AttentionParams* params;
+  const AttentionGroups* groups;
+  size_t first_group;
+  size_t last_group;
   const AttentionRow* rows;
-  const float* queries;  // of the rows, [d_k][rows]
+  const float* queries;  // of a group [d_k][rows], from its first row times d_k on
+  float* partials;
   int64_t index;
   const KvHeadBlock* block;
   const void* next_keys;  // the next block's, fetched into the cache while values are summed
-  size_t group;           // of `groups` row groups, which share that work
-  size_t groups;
-  float* partials;
-  float* scores;  // [kAttentionRowGroup][kBlock]
+  float* scores;          // [kAttentionChunkRows][kBlock], from the first group's first row on
 };
 
 HWY_INLINE size_t FirstKey(uint64_t keys) { return hwy::Num0BitsBelowLS1Bit_Nonzero64(keys); }
 
 HWY_INLINE size_t EndKey(uint64_t keys) { return 64 - hwy::Num0BitsAboveMS1Bit_Nonzero64(keys); }
 
-template <size_t kRows, class T>
-HWY_INLINE void ScoreKeys(const BlockTask& task, StripRange strips) {
-  const AttentionParams& params = *task.params;
-  const size_t d_k = static_cast<size_t>(params.key_head_size);
+HWY_INLINE StripRange StripsOf(uint64_t keys) {
+  return {FirstKey(keys) / kStrip, (EndKey(keys) + kStrip - 1) / kStrip};
+}
+
+template <class T>
+using ScoreFunction = void (*)(const float*, const T*, size_t, float, float*, Prefetcher);
+template <class T>
+constexpr ScoreFunction<T> kScoreStrip[kAttentionRowGroup] = {ScoreStrip<1, T>, ScoreStrip<2, T>,
+                                                              ScoreStrip<3, T>, ScoreStrip<4, T>,
+                                                              ScoreStrip<5, T>, ScoreStrip<6, T>};
+template <class T>
+using SumFunction = void (*)(const float*, const T*, size_t, size_t, const float*, float*, size_t,
+                             Prefetcher);
+template <class T>
+constexpr SumFunction<T> kSumPanel[kAttentionRowGroup] = {
+    SumPanel<1, T>, SumPanel<2, T>, SumPanel<3, T>, SumPanel<4, T>, SumPanel<5, T>, SumPanel<6, T>};
+
+// A row group in a block.
+struct GroupState {
+  size_t row;         // its first
+  size_t size;        // rows
+  uint64_t seen = 0;  // keys that any of its rows sees
+  float rescale[kAttentionRowGroup];
+  bool any_moved = false;
+};
+
+// Strip by strip, each for all groups that see any of its keys.
+template <class T>
+HWY_INLINE void ScoreKeys(const BlockTask& task, absl::Span<const GroupState> states) {
+  const size_t d_k = static_cast<size_t>(task.params->key_head_size);
   const T* keys = static_cast<const T*>(task.block->keys);
-  Prefetcher prefetcher = Prefetcher::Part(task.block->values, kStrip * sizeof(T),
-                                           kBlock / kStrip * d_k, task.group, task.groups);
-  for (size_t s = strips.begin; s < strips.end; ++s) {
-    ScoreStrip<kRows>(task.queries, keys + s * kStrip * d_k, d_k, params.scale,
-                      task.scores + s * kStrip, prefetcher);
+  const char* values = static_cast<const char*>(task.block->values);
+  for (size_t s = 0; s < kBlock / kStrip; ++s) {
+    for (size_t g = 0; g < states.size(); ++g) {
+      const GroupState& state = states[g];
+      if (state.seen == 0) continue;
+      const StripRange strips = StripsOf(state.seen);
+      if (s < strips.begin || s >= strips.end) continue;
+      kScoreStrip<T>[state.size - 1](
+          task.queries + state.row * d_k, keys + s * kStrip * d_k, d_k, task.params->scale,
+          task.scores + (state.row - states[0].row) * kBlock + s * kStrip,
+          Prefetcher::Part(values + s * kStrip * sizeof(T) * d_k, kStrip * sizeof(T), d_k,
+                           task.first_group + g, task.groups->count));
+    }
   }
 }
 
-template <size_t kRows, class T>
-HWY_INLINE void SumValues(const BlockTask& task, uint64_t seen, const float* rescale) {
+// Panel by panel, each for all groups.
+template <class T>
+HWY_INLINE void SumValues(const BlockTask& task, absl::Span<const GroupState> states) {
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
   const T* values = static_cast<const T*>(task.block->values);
-  const size_t columns = stride - kPartialValues;
-  Prefetcher prefetcher = Prefetcher::Part(task.next_keys, kStrip * sizeof(T),
-                                           columns / kStrip * kBlock, task.group, task.groups);
-  for (size_t column = 0; column < columns; column += kStrip) {
-    SumPanel<kRows>(task.scores, values + column * kBlock, FirstKey(seen), EndKey(seen), rescale,
-                    task.partials + kPartialValues + column, stride, prefetcher);
+  const char* next_keys = static_cast<const char*>(task.next_keys);
+  for (size_t column = 0; column < stride - kPartialValues; column += kStrip) {
+    for (size_t g = 0; g < states.size(); ++g) {
+      const GroupState& state = states[g];
+      if (state.seen == 0) continue;
+      kSumPanel<T>[state.size - 1](
+          task.scores + (state.row - states[0].row) * kBlock, values + column * kBlock,
+          FirstKey(state.seen), EndKey(state.seen), state.any_moved ? state.rescale : nullptr,
+          task.partials + state.row * stride + kPartialValues + column, stride,
+          Prefetcher::Part(next_keys + column * kBlock * sizeof(T), kStrip * sizeof(T), kBlock,
+                           task.first_group + g, task.groups->count));
+    }
   }
 }
 
@@ -73,83 +130,80 @@ HWY_NOINLINE void SumSelectedValues(const KvHeadBlock& block, const float* weigh
   }
 }
 
-template <size_t kRows, class T>
-HWY_NOINLINE void AttendBlock(const BlockTask& task) {
-  uint64_t keys[kRows];  // visible to each row; later those whose values it takes
-  uint64_t seen = 0;
-  for (size_t r = 0; r < kRows; ++r) {
-    keys[r] = VisibleKeys(task.rows[r], task.index);
-    seen |= keys[r];
-  }
-  if (seen == 0) return;
-  const StripRange strips = {FirstKey(seen) / kStrip, (EndKey(seen) + kStrip - 1) / kStrip};
-  ScoreKeys<kRows, T>(task, strips);
-
+// The softmax of one row of a block: from scores to weights. Returns the factor for what was summed
+// before; of `keys`, visible to the row, leaves those whose values it takes.
+HWY_INLINE float WeighRow(const BlockTask& task, size_t row, StripRange strips, float* scores,
+                          uint64_t* keys) {
+  const AttentionRow& of_row = task.rows[row];
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
-  const bool select = !task.block->values_finite;
-  float rescale[kRows];
-  bool any_moved = false;
-  for (size_t r = 0; r < kRows; ++r) {
-    const AttentionRow& row = task.rows[r];
-    float* scores = task.scores + r * kBlock;
-    FinishScores(*task.params, row, task.index, strips, keys[r], scores);
-    if (select) keys[r] &= ~KeysWithoutWeight(strips, scores);
-    rescale[r] = WeighScores(strips, scores, task.partials + r * stride);
-    any_moved |= rescale[r] != 1.0f;
-    if (row.keep == nullptr) continue;
-    DropWeights(strips, row.keep[task.index], scores);
-    keys[r] &= row.keep[task.index];
+  FinishScores(*task.params, of_row, task.index, strips, *keys, scores);
+  if (!task.block->values_finite) *keys &= ~KeysWithoutWeight(strips, scores);
+  const float rescale = WeighScores(strips, scores, task.partials + row * stride);
+  if (of_row.keep != nullptr) {
+    DropWeights(strips, of_row.keep[task.index], scores);
+    *keys &= of_row.keep[task.index];
   }
-  if (!select) return SumValues<kRows, T>(task, seen, any_moved ? rescale : nullptr);
-  for (size_t r = 0; r < kRows; ++r) {
-    SumSelectedValues<T>(*task.block, task.scores + r * kBlock, keys[r], rescale[r],
-                         stride - kPartialValues, task.partials + r * stride + kPartialValues);
+  return rescale;
+}
+
+template <class T>
+HWY_NOINLINE void AttendBlock(const BlockTask& task) {
+  GroupState states[kAttentionChunkGroups];
+  uint64_t keys[kAttentionChunkRows];
+  const size_t group_count = task.last_group - task.first_group;
+  const size_t first_row = task.groups->begin(task.first_group);
+  for (size_t g = 0; g < group_count; ++g) {
+    GroupState& state = states[g];
+    state.row = task.groups->begin(task.first_group + g);
+    state.size = task.groups->size(task.first_group + g);
+    for (size_t row = state.row; row < state.row + state.size; ++row) {
+      keys[row - first_row] = VisibleKeys(task.rows[row], task.index);
+      state.seen |= keys[row - first_row];
+    }
   }
+  const absl::Span<const GroupState> all(states, group_count);
+  ScoreKeys<T>(task, all);
+  const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
+  for (size_t g = 0; g < group_count; ++g) {
+    GroupState& state = states[g];
+    if (state.seen == 0) continue;
+    const StripRange strips = StripsOf(state.seen);
+    for (size_t r = 0; r < state.size; ++r) {
+      const size_t row = state.row + r;
+      float* const scores = task.scores + (row - first_row) * kBlock;
+      state.rescale[r] = WeighRow(task, row, strips, scores, &keys[row - first_row]);
+      state.any_moved |= state.rescale[r] != 1.0f;
+      if (task.block->values_finite) continue;
+      SumSelectedValues<T>(*task.block, scores, keys[row - first_row], state.rescale[r],
+                           stride - kPartialValues, task.partials + row * stride + kPartialValues);
+    }
+  }
+  if (task.block->values_finite) SumValues<T>(task, all);
 }
 
 using BlockFunction = void (*)(const BlockTask&);
 
-template <class T>
-BlockFunction BlockFunctionFor(size_t rows) {
-  static constexpr BlockFunction kFunctions[kAttentionRowGroup] = {
-      AttendBlock<1, T>, AttendBlock<2, T>, AttendBlock<3, T>,
-      AttendBlock<4, T>, AttendBlock<5, T>, AttendBlock<6, T>};
-  return kFunctions[rows - 1];
-}
-
-BlockFunction BlockFunctionFor(DType dtype, size_t rows) {
+BlockFunction BlockFunctionFor(DType dtype) {
   switch (dtype) {
     case DType::kF16:
-      return BlockFunctionFor<F16>(rows);
+      return AttendBlock<F16>;
     case DType::kBF16:
-      return BlockFunctionFor<BF16>(rows);
+      return AttendBlock<BF16>;
     default:
-      return BlockFunctionFor<float>(rows);
+      return AttendBlock<float>;
   }
 }
 
-// Rows in groups as even as possible, the larger ones first.
-struct AttentionGroups {
-  explicit AttentionGroups(size_t rows)
-      : count((rows + kAttentionRowGroup - 1) / kAttentionRowGroup), rows(rows) {}
-  size_t size(size_t group) const { return rows / count + (group < rows % count ? 1 : 0); }
-
-  size_t count;
-  size_t rows;
-};
-
 // Writes the queries of each group side by side, [d_k][rows of the group]: where they lie they may
 // be a power of two apart, and then share the cache's sets.
-void PackQueries(absl::Span<const AttentionRow> rows, size_t d_k, float* HWY_RESTRICT packed) {
-  const AttentionGroups groups(rows.size());
-  for (size_t g = 0, first = 0; g < groups.count; ++g) {
-    const size_t size = groups.size(g);
+void PackQueries(absl::Span<const AttentionRow> rows, const AttentionGroups& groups, size_t d_k,
+                 float* HWY_RESTRICT packed) {
+  for (size_t g = 0; g < groups.count; ++g) {
+    const size_t size = groups.size(g), begin = groups.begin(g);
     for (size_t r = 0; r < size; ++r) {
-      const float* const query = rows[first + r].query;
-      for (size_t i = 0; i < d_k; ++i) packed[i * size + r] = query[i];
+      const float* const query = rows[begin + r].query;
+      for (size_t i = 0; i < d_k; ++i) packed[begin * d_k + i * size + r] = query[i];
     }
-    packed += d_k * size;
-    first += size;
   }
 }
 
@@ -160,17 +214,22 @@ void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow>
   const size_t stride = static_cast<size_t>(PartialFloats(params.value_head_size));
   std::fill_n(partials, rows.size() * stride, 0.0f);
   for (size_t r = 0; r < rows.size(); ++r) partials[r * stride + kPartialMax] = kMinusInfinity;
-  float* const queries = scratch + kAttentionRowGroup * kBlock;
-  PackQueries(rows, d_k, queries);
-  // A block stays in the cache while every group reads it.
   const AttentionGroups groups(rows.size());
+  float* const queries = scratch + kAttentionChunkRows * kBlock;
+  PackQueries(rows, groups, d_k, queries);
+  const BlockFunction attend_block = BlockFunctionFor(params.cache_dtype);
+  // A block stays in the second cache while every chunk of groups goes over it.
   for (size_t b = 0; b < blocks.size(); ++b) {
-    const void* next_keys = b + 1 < blocks.size() ? blocks[b + 1].keys : blocks[b].keys;
-    for (size_t g = 0, row = 0; g < groups.count; ++g) {
-      BlockFunctionFor(params.cache_dtype, groups.size(g))(
-          {&params, &rows[row], queries + row * d_k, first_block + static_cast<int64_t>(b),
-           &blocks[b], next_keys, g, groups.count, partials + row * stride, scratch});
-      row += groups.size(g);
+    BlockTask task = {&params,     &groups,
+                      0,           0,
+                      rows.data(), queries,
+                      partials,    first_block + static_cast<int64_t>(b),
+                      &blocks[b],  b + 1 < blocks.size() ? blocks[b + 1].keys : blocks[b].keys,
+                      scratch};
+    for (size_t g = 0; g < groups.count; g = task.last_group) {
+      task.first_group = g;
+      task.last_group = std::min(groups.count, g + kAttentionChunkGroups);
+      attend_block(task);
     }
   }
 }
@@ -218,7 +277,7 @@ HWY_EXPORT(BlockScores);
 HWY_EXPORT(SoftcapScores);
 
 size_t AttendScratchFloats(const AttentionParams& params, int64_t row_count) {
-  return kAttentionRowGroup * static_cast<size_t>(kTokensPerBlock) +
+  return kAttentionChunkRows * static_cast<size_t>(kTokensPerBlock) +
          static_cast<size_t>(row_count * params.key_head_size);
 }
 

@@ -35,9 +35,9 @@ struct StripRange {
 // scores[r][0 .. 16) = q_r k_j * scale for the 16 keys of one strip [d_k][16]; queries
 // [d_k][kRows].
 template <size_t kRows, class T>
-HWY_INLINE void ScoreStrip(const float* HWY_RESTRICT queries, const T* HWY_RESTRICT strip,
-                           size_t d_k, float scale, float* HWY_RESTRICT scores,
-                           Prefetcher& prefetcher) {
+HWY_NOINLINE void ScoreStrip(const float* HWY_RESTRICT queries, const T* HWY_RESTRICT strip,
+                             size_t d_k, float scale, float* HWY_RESTRICT scores,
+                             Prefetcher prefetcher) {
   const FloatTag d;
   Floats sums[kRows][kVectors];
   ATTNSERVE_UNROLL
@@ -69,9 +69,9 @@ HWY_INLINE void ScoreStrip(const float* HWY_RESTRICT queries, const T* HWY_RESTR
 // values_r[0 .. 16) = values_r * rescale_r + sum over keys [first, last) of weights[r][j] * v_j for
 // one panel [64][16]. `values` of row r is at values + r * stride; rescale null: 1.
 template <size_t kRows, class T>
-HWY_INLINE void SumPanel(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT panel,
-                         size_t first, size_t last, const float* rescale,
-                         float* HWY_RESTRICT values, size_t stride, Prefetcher& prefetcher) {
+HWY_NOINLINE void SumPanel(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT panel,
+                           size_t first, size_t last, const float* rescale,
+                           float* HWY_RESTRICT values, size_t stride, Prefetcher prefetcher) {
   const FloatTag d;
   Floats sums[kRows][kVectors];
   ATTNSERVE_UNROLL

@@ -9,6 +9,11 @@ namespace attnserve::simd {
 // Rows that share the loads of keys and values: 6 x 16 accumulators fit the registers of AVX2.
 inline constexpr size_t kAttentionRowGroup = 6;
 
+// Row groups that go over a strip of keys, and over a panel of values, while it lies in the first
+// cache: their queries and scores lie there too.
+inline constexpr size_t kAttentionChunkGroups = 4;
+inline constexpr size_t kAttentionChunkRows = kAttentionChunkGroups * kAttentionRowGroup;
+
 // A partial result (PartialFloats in attention.h):
 // [0 .. 16)  sum of weights, lane = key modulo 16; all 0 if and only if nothing was attended
 // [16]       largest score; -inf if there was none but NaN and -inf
