@@ -149,7 +149,7 @@ HWY_INLINE float WeighRow(const BlockTask& task, size_t row, StripRange strips, 
 template <class T>
 HWY_NOINLINE void AttendBlock(const BlockTask& task) {
   GroupState states[kAttentionChunkGroups];
-  uint64_t keys[kAttentionChunkRows];
+  uint64_t keys[kAttentionChunkRows] = {};
   const size_t group_count = task.last_group - task.first_group;
   const size_t first_row = task.groups->begin(task.first_group);
   for (size_t g = 0; g < group_count; ++g) {
