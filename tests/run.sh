@@ -6,4 +6,4 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 "$top/deploy/packages.sh" build test
 "$top/deploy/build.sh" release
 cd "$top/build/release"
-exec ctest --output-on-failure --no-tests=error -LE bench "$@"
+exec ctest --output-on-failure --no-tests=error "$@"

@@ -129,8 +129,10 @@ void AttendCore::ReserveWorkers() {
   const size_t results = static_cast<size_t>(needs_.rows * partial_floats_);
   size_t floats =
       2 * results + simd::AttendScratchFloats(Params(*ranges_.front().pass), needs_.rows);
-  // Many rows go over it for every block: worth a large page.
-  if (needs_.rows >= kTaskRows / 4) floats = std::max(floats, kLargePageBytes / sizeof(float));
+  // Many rows go over it for every block: worth a huge page.
+  if (needs_.rows >= kTaskRows / 4) {
+    floats = std::max(floats, static_cast<size_t>(kHugePageBytes) / sizeof(float));
+  }
   for (size_t i = 0; i < workers; ++i) {
     AttendMemory& memory = workspace_.workers[i];
     memory.partial = memory.floats.Reserve(floats);

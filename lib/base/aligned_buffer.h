@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -14,14 +15,14 @@ namespace attnserve {
 // Alignment of kernel memory: one cache line, and the widest vector.
 inline constexpr size_t kKernelAlignment = 64;
 
-// A large page of the system. Memory of such pages has its lines side by side in the second-level
+// A huge page of the system. Memory of such pages has its lines side by side in the second-level
 // cache, where those of small pages meet by chance, and needs few entries of the page table's
 // cache.
-inline constexpr size_t kLargePageBytes = size_t{2} << 20;
+inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 // Memory that grows and never shrinks: reused between calls, it stops allocating once it has seen
 // the largest call. Not thread-safe. Contents are lost on growth and are not initialised. From half
-// a large page on it lies in large pages, where the system has them.
+// a huge page on it lies in huge pages, where the system has them.
 template <typename T>
 class AlignedBuffer {
  public:
@@ -31,8 +32,9 @@ class AlignedBuffer {
   // At least `count` elements, aligned to kKernelAlignment. Throws std::bad_alloc.
   T* Reserve(size_t count) {
     if (count > capacity_) {
-      const bool large = count * sizeof(T) >= kLargePageBytes / 2;
-      const size_t alignment = large ? kLargePageBytes : kKernelAlignment;
+      constexpr size_t kHuge = static_cast<size_t>(kHugePageBytes);
+      const bool large = count * sizeof(T) >= kHuge / 2;
+      const size_t alignment = large ? kHuge : kKernelAlignment;
       const size_t bytes = (count * sizeof(T) + alignment - 1) / alignment * alignment;
       void* memory = std::aligned_alloc(alignment, bytes);
       if (memory == nullptr) throw std::bad_alloc();

@@ -25,7 +25,6 @@
 namespace attnserve {
 namespace {
 
-constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kMaxSpareBytes = 2 * kHugePageBytes;
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 46;  // beyond any address space; no overflow below

@@ -47,31 +47,19 @@ void LongPrompt(const Bench& bench) {
   const int64_t tokens = bench.plan.quick ? 1024 : 16384;
   BenchServer server({1024, 16}, bench.plan.threads);
   const v1::DecodeRequest prompt = server.Step(tokens);
-  std::vector<double> alone, beside, ratios;
   double prompt_seconds = 0.0;
-  for (int round = 0; round < std::min(3, bench.plan.rounds); ++round) {
+  const auto send_prompt = [&] {
     client::Session session = server.NewSession();
-    beside.push_back(
-        Quantile(Gaps(server,
-                      [&] {
-                        prompt_seconds = TimeOf([&] {
-                          Check(session.Decode(prompt, {std::chrono::minutes(2)}).status());
-                        });
-                      }),
-                 0.99));
-    alone.push_back(
-        Quantile(Gaps(server, [] { std::this_thread::sleep_for(std::chrono::seconds(1)); }), 0.99));
-    ratios.push_back(beside.back() / alone.back());
-  }
-  Line line;
-  line.benchmark = "long prompt";
-  line.shape =
-      absl::StrFormat("%d tokens (%.1f s) beside 8 sessions, d=1024", tokens, prompt_seconds);
-  line.figure = Median(beside) * 1e3;
-  line.unit = "ms p99";
-  line.ceiling = Median(alone) * 1e3;
-  line.ratio = Median(ratios);
-  bench.table.Add(AtMost(2.0, line));
+    prompt_seconds =
+        TimeOf([&] { Check(session.Decode(prompt, {std::chrono::minutes(2)}).status()); });
+  };
+  const auto wait = [] { std::this_thread::sleep_for(std::chrono::seconds(1)); };
+  const Comparison comparison = Compare(
+      std::min(3, bench.plan.rounds), [&] { return Quantile(Gaps(server, wait), 0.99); },
+      [&] { return Quantile(Gaps(server, send_prompt), 0.99); });
+  bench.table.Add(AtMost(2.0, LineOf(comparison, 1e3, "ms p99", "long prompt",
+                                     absl::StrFormat("%d tokens (%.1f s) beside 8 sessions, d=1024",
+                                                     tokens, prompt_seconds))));
 }
 
 }  // namespace attnserve::bench

@@ -46,8 +46,13 @@ int Main(int argc, char** argv) {
   std::vector<std::string> names;
   std::string json;
   std::string all;
-  for (const Benchmark& benchmark : kBenchmarks) all += std::string(" ") + benchmark.name;
-  app.add_option("BENCHMARK", names, "Which to run; default all:" + all);
+  std::vector<std::string> known;
+  for (const Benchmark& benchmark : kBenchmarks) {
+    known.push_back(benchmark.name);
+    all += " " + known.back();
+  }
+  app.add_option("BENCHMARK", names, "Which to run; default all:" + all)
+      ->check(CLI::IsMember(known).description(""));
   app.add_option("--threads", plan.threads, "Threads that compute")->capture_default_str();
   app.add_option("--rounds", plan.rounds, "Measurements of each line; the median counts")
       ->capture_default_str();

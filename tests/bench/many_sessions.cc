@@ -1,4 +1,4 @@
-#include <atomic>
+#include <functional>
 #include <thread>
 
 #include "absl/strings/str_format.h"
@@ -102,27 +102,20 @@ Line BatchBesideInProcess(const Bench& bench, BenchServer& server) {
     return seconds;
   };
   const int steps = bench.plan.quick ? 3 : 20;
-  std::vector<double> ours, floors, ratios;
   batch();
   in_process.Step();
-  for (int round = 0; round < bench.plan.rounds; ++round) {
-    std::vector<double> rpc, direct;
-    for (int i = 0; i < steps; ++i) {
-      direct.push_back(TimeOf([&] { in_process.Step(); }));
-      rpc.push_back(batch());
-    }
-    ours.push_back(Median(rpc));
-    floors.push_back(Median(direct));
-    ratios.push_back(ours.back() / floors.back());
-  }
-  Line line;
-  line.benchmark = "sessions";
-  line.shape = absl::StrFormat("DecodeBatch of %d, d=%d, beside in-process", kSessions, kWidth);
-  line.figure = Median(ours) * 1e3;
-  line.unit = "ms";
-  line.ceiling = Median(floors) * 1e3;
-  line.ratio = Median(ratios);
-  return AtMost(1.2, line);
+  const auto median_of = [steps](const std::function<double()>& measure) {
+    std::vector<double> seconds;
+    for (int i = 0; i < steps; ++i) seconds.push_back(measure());
+    return Median(std::move(seconds));
+  };
+  const Comparison comparison = Compare(
+      bench.plan.rounds,
+      [&] { return median_of([&] { return TimeOf([&] { in_process.Step(); }); }); },
+      [&] { return median_of(batch); });
+  return AtMost(1.2, LineOf(comparison, 1e3, "ms", "sessions",
+                            absl::StrFormat("DecodeBatch of %d, d=%d, beside in-process", kSessions,
+                                            kWidth)));
 }
 
 }  // namespace
@@ -130,20 +123,12 @@ Line BatchBesideInProcess(const Bench& bench, BenchServer& server) {
 void ManySessions(const Bench& bench) {
   BenchServer server({kWidth, kHeads}, bench.plan.threads);
   const int tokens = bench.plan.quick ? 3 : 40;
-  std::vector<double> one, many, ratios;
-  for (int round = 0; round < bench.plan.rounds; ++round) {
-    one.push_back(TokensPerSecond(server, 1, 2 * tokens));
-    many.push_back(TokensPerSecond(server, kSessions, tokens));
-    ratios.push_back(many.back() / one.back());
-  }
-  Line line;
-  line.benchmark = "sessions";
-  line.shape = absl::StrFormat("%d at once beside one, d=%d", kSessions, kWidth);
-  line.figure = Median(many);
-  line.unit = "tokens/s";
-  line.ceiling = Median(one);
-  line.ratio = Median(ratios);
-  bench.table.Add(AtLeast(5.0, line));
+  const Comparison comparison = Compare(
+      bench.plan.rounds, [&] { return TokensPerSecond(server, 1, 2 * tokens); },
+      [&] { return TokensPerSecond(server, kSessions, tokens); });
+  bench.table.Add(
+      AtLeast(5.0, LineOf(comparison, 1.0, "tokens/s", "sessions",
+                          absl::StrFormat("%d at once beside one, d=%d", kSessions, kWidth))));
   bench.table.Add(BatchBesideInProcess(bench, server));
 }
 

@@ -53,22 +53,13 @@ class StepStream {
 Line TimesEcho(const Bench& bench, const std::string& shape, const std::function<void()>& echo,
                const std::function<void()>& ours, const std::function<void()>& reset) {
   const int calls = bench.plan.quick ? 50 : 400;
-  std::vector<double> echoes, figures, ratios;
-  for (int round = 0; round < bench.plan.rounds; ++round) {
+  const auto echo_time = [&] {
     reset();
-    const double floor = MedianOf(calls, echo), figure = MedianOf(calls, ours);
-    echoes.push_back(floor);
-    figures.push_back(figure);
-    ratios.push_back(figure / floor);
-  }
-  Line line;
-  line.benchmark = "latency";
-  line.shape = shape;
-  line.figure = Median(figures) * 1e6;
-  line.unit = "us p50";
-  line.ceiling = Median(echoes) * 1e6;
-  line.ratio = Median(ratios);
-  return AtMost(1.3, line);
+    return MedianOf(calls, echo);
+  };
+  const Comparison comparison =
+      Compare(bench.plan.rounds, echo_time, [&] { return MedianOf(calls, ours); });
+  return AtMost(1.3, LineOf(comparison, 1e6, "us p50", "latency", shape));
 }
 
 }  // namespace

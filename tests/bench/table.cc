@@ -23,6 +23,29 @@ Line AtMost(double bound, Line line) {
   return line;
 }
 
+Comparison Compare(int rounds, const std::function<double()>& ceiling,
+                   const std::function<double()>& figure) {
+  std::vector<double> ceilings, figures, ratios;
+  for (int round = 0; round < rounds; ++round) {
+    ceilings.push_back(ceiling());
+    figures.push_back(figure());
+    ratios.push_back(figures.back() / ceilings.back());
+  }
+  return {Median(figures), Median(ceilings), Median(ratios)};
+}
+
+Line LineOf(const Comparison& comparison, double unit_scale, std::string unit,
+            std::string benchmark, std::string shape) {
+  Line line;
+  line.benchmark = std::move(benchmark);
+  line.shape = std::move(shape);
+  line.figure = comparison.figure * unit_scale;
+  line.unit = std::move(unit);
+  line.ceiling = comparison.ceiling * unit_scale;
+  line.ratio = comparison.ratio;
+  return line;
+}
+
 double Quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0.0;
   const size_t index =

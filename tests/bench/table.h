@@ -33,6 +33,18 @@ struct Line {
 Line AtLeast(double bound, Line line);
 Line AtMost(double bound, Line line);
 
+// A figure and its ceiling, measured in turn: medians of both and of the rounds' ratios.
+struct Comparison {
+  double figure = 0.0;
+  double ceiling = 0.0;
+  double ratio = 0.0;  // figure / ceiling
+};
+Comparison Compare(int rounds, const std::function<double()>& ceiling,
+                   const std::function<double()>& figure);
+// The line of a comparison whose figures are `unit_scale` times those compared.
+Line LineOf(const Comparison& comparison, double unit_scale, std::string unit,
+            std::string benchmark, std::string shape);
+
 double Median(std::vector<double> values);
 double Quantile(std::vector<double> values, double q);  // q in [0, 1]
 double Now();                                           // seconds, steady
