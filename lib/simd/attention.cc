@@ -75,8 +75,7 @@ struct GroupState {
   size_t row;         // its first
   size_t size;        // rows
   uint64_t seen = 0;  // keys that any of its rows sees
-  float rescale[kAttentionRowGroup];
-  bool any_moved = false;
+  GroupSoftmax softmax;
 };
 
 // Strip by strip, each for all groups that see any of its keys.
@@ -112,7 +111,8 @@ HWY_INLINE void SumValues(const BlockTask& task, absl::Span<const GroupState> st
       if (state.seen == 0) continue;
       kSumPanel<T>[state.size - 1](
           task.scores + (state.row - states[0].row) * kBlock, values + column * kBlock,
-          FirstKey(state.seen), EndKey(state.seen), state.any_moved ? state.rescale : nullptr,
+          FirstKey(state.seen), EndKey(state.seen),
+          state.softmax.any_moved ? state.softmax.rescale : nullptr,
           task.partials + state.row * stride + kPartialValues + column, stride,
           Prefetcher::Part(next_keys + column * kBlock * sizeof(T), kStrip * sizeof(T), kBlock,
                            task.first_group + g, task.groups->count));
@@ -130,26 +130,31 @@ HWY_NOINLINE void SumSelectedValues(const KvHeadBlock& block, const float* weigh
   }
 }
 
-// The softmax of one row of a block: from scores to weights. Returns the factor for what was summed
-// before; of `keys`, visible to the row, leaves those whose values it takes.
-HWY_INLINE float WeighRow(const BlockTask& task, size_t row, StripRange strips, float* scores,
-                          uint64_t* keys) {
-  const AttentionRow& of_row = task.rows[row];
+// The softmax of a group: from scores to weights. Of `keys`, visible to each row, leaves those
+// whose values it takes.
+HWY_INLINE void WeighKeys(const BlockTask& task, float* scores, uint64_t* keys, GroupState* state) {
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
-  FinishScores(*task.params, of_row, task.index, strips, *keys, scores);
-  if (!task.block->values_finite) *keys &= ~KeysWithoutWeight(strips, scores);
-  const float rescale = WeighScores(strips, scores, task.partials + row * stride);
-  if (of_row.keep != nullptr) {
-    DropWeights(strips, of_row.keep[task.index], scores);
-    *keys &= of_row.keep[task.index];
+  const StripRange strips = StripsOf(state->seen);
+  const AttentionRow* const rows = task.rows + state->row;
+  for (size_t r = 0; r < state->size; ++r) {
+    if (NeedsFinish(*task.params, rows[r], keys[r])) {
+      FinishScores(*task.params, rows[r], task.index, strips, keys[r], scores + r * kBlock);
+    }
+    if (!task.block->values_finite) keys[r] &= ~KeysWithoutWeight(strips, scores + r * kBlock);
   }
-  return rescale;
+  WeighGroup(strips, state->size, scores, task.partials + state->row * stride, stride,
+             &state->softmax);
+  for (size_t r = 0; r < state->size; ++r) {
+    if (rows[r].keep == nullptr) continue;
+    DropWeights(strips, rows[r].keep[task.index], scores + r * kBlock);
+    keys[r] &= rows[r].keep[task.index];
+  }
 }
 
 template <class T>
 HWY_NOINLINE void AttendBlock(const BlockTask& task) {
   GroupState states[kAttentionChunkGroups];
-  uint64_t keys[kAttentionChunkRows] = {};
+  uint64_t keys[kAttentionChunkRows];
   const size_t group_count = task.last_group - task.first_group;
   const size_t first_row = task.groups->begin(task.first_group);
   for (size_t g = 0; g < group_count; ++g) {
@@ -163,22 +168,20 @@ HWY_NOINLINE void AttendBlock(const BlockTask& task) {
   }
   const absl::Span<const GroupState> all(states, group_count);
   ScoreKeys<T>(task, all);
-  const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
   for (size_t g = 0; g < group_count; ++g) {
-    GroupState& state = states[g];
+    const size_t at = states[g].row - first_row;
+    if (states[g].seen != 0) WeighKeys(task, task.scores + at * kBlock, keys + at, &states[g]);
+  }
+  if (task.block->values_finite) return SumValues<T>(task, all);
+  const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
+  for (const GroupState& state : all) {
     if (state.seen == 0) continue;
-    const StripRange strips = StripsOf(state.seen);
-    for (size_t r = 0; r < state.size; ++r) {
-      const size_t row = state.row + r;
-      float* const scores = task.scores + (row - first_row) * kBlock;
-      state.rescale[r] = WeighRow(task, row, strips, scores, &keys[row - first_row]);
-      state.any_moved |= state.rescale[r] != 1.0f;
-      if (task.block->values_finite) continue;
-      SumSelectedValues<T>(*task.block, scores, keys[row - first_row], state.rescale[r],
+    for (size_t row = state.row; row < state.row + state.size; ++row) {
+      SumSelectedValues<T>(*task.block, task.scores + (row - first_row) * kBlock,
+                           keys[row - first_row], state.softmax.rescale[row - state.row],
                            stride - kPartialValues, task.partials + row * stride + kPartialValues);
     }
   }
-  if (task.block->values_finite) SumValues<T>(task, all);
 }
 
 using BlockFunction = void (*)(const BlockTask&);
@@ -198,11 +201,22 @@ BlockFunction BlockFunctionFor(DType dtype) {
 // be a power of two apart, and then share the cache's sets.
 void PackQueries(absl::Span<const AttentionRow> rows, const AttentionGroups& groups, size_t d_k,
                  float* HWY_RESTRICT packed) {
+  constexpr size_t kAhead = 2 * kAttentionRowGroup;  // rows
   for (size_t g = 0; g < groups.count; ++g) {
     const size_t size = groups.size(g), begin = groups.begin(g);
     for (size_t r = 0; r < size; ++r) {
       const float* const query = rows[begin + r].query;
-      for (size_t i = 0; i < d_k; ++i) packed[begin * d_k + i * size + r] = query[i];
+      const float* const ahead = rows[std::min(begin + r + kAhead, rows.size() - 1)].query;
+      for (size_t i = 0; i < d_k; i += 16) hwy::Prefetch(ahead + i);
+      float* HWY_RESTRICT target = packed + begin * d_k + r;
+      size_t i = 0;
+      for (; i + 4 <= d_k; i += 4, target += 4 * size) {
+        target[0] = query[i];
+        target[size] = query[i + 1];
+        target[2 * size] = query[i + 2];
+        target[3 * size] = query[i + 3];
+      }
+      for (; i < d_k; ++i, target += size) target[0] = query[i];
     }
   }
 }

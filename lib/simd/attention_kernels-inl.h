@@ -22,6 +22,13 @@ namespace attnserve {
 namespace simd {
 namespace HWY_NAMESPACE {
 
+#undef ATTNSERVE_UNROLL_4
+#if defined(__clang__)
+#define ATTNSERVE_UNROLL_4 _Pragma("clang loop unroll_count(4)")
+#else
+#define ATTNSERVE_UNROLL_4 _Pragma("GCC unroll 4")
+#endif
+
 constexpr size_t kBlock = static_cast<size_t>(kTokensPerBlock);
 constexpr size_t kStrip = static_cast<size_t>(kStripWidth);
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
@@ -45,6 +52,7 @@ HWY_NOINLINE void ScoreStrip(const float* HWY_RESTRICT queries, const T* HWY_RES
     ATTNSERVE_UNROLL
     for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
   }
+  ATTNSERVE_UNROLL_4
   for (size_t i = 0; i < d_k; ++i) {
     prefetcher.Next();
     Floats keys[kVectors];
@@ -82,6 +90,7 @@ HWY_NOINLINE void SumPanel(const float* HWY_RESTRICT weights, const T* HWY_RESTR
       if (rescale != nullptr) sums[r][v] = hn::Mul(sums[r][v], hn::Set(d, rescale[r]));
     }
   }
+  ATTNSERVE_UNROLL_4
   for (size_t j = first; j < last; ++j) {
     prefetcher.Next();
     Floats row[kVectors];
@@ -128,6 +137,13 @@ HWY_INLINE void ForEachScore(StripRange strips, float* scores, const Body& body)
   }
 }
 
+// Whether FinishScores has anything to do.
+HWY_INLINE bool NeedsFinish(const AttentionParams& params, const AttentionRow& row,
+                            uint64_t visible) {
+  return visible != ~uint64_t{0} || params.softcap > 0.0f || row.bias != nullptr ||
+         row.alibi_slope != 0.0f;
+}
+
 // Scores of one row: softcap, bias, ALiBi, and -inf for the keys that are not visible.
 HWY_NOINLINE void FinishScores(const AttentionParams& params, const AttentionRow& row,
                                int64_t block, StripRange strips, uint64_t visible, float* scores) {
@@ -166,10 +182,11 @@ HWY_NOINLINE uint64_t KeysWithoutWeight(StripRange strips, const float* scores) 
   return keys;
 }
 
-// Largest score of the strips, NaN ignored; never -0.
+// Largest score of the strips, NaN ignored.
 HWY_INLINE float LargestScore(StripRange strips, const float* scores) {
   const FloatTag d;
   Floats best[kVectors];
+  ATTNSERVE_UNROLL
   for (size_t v = 0; v < kVectors; ++v) best[v] = hn::Set(d, kMinusInfinity);
   for (size_t s = strips.begin; s < strips.end; ++s) {
     ATTNSERVE_UNROLL
@@ -178,40 +195,89 @@ HWY_INLINE float LargestScore(StripRange strips, const float* scores) {
     }
   }
   for (size_t v = 1; v < kVectors; ++v) best[0] = MaxIgnoringNaN(best[v], best[0]);
-  return hn::GetLane(hn::MaxOfLanes(d, best[0])) + 0.0f;
+  return hn::GetLane(hn::MaxOfLanes(d, best[0]));
 }
 
-// Turns the scores of one row into weights e^(score - maximum) and adds them to the row's sum.
-// Returns the factor for what was summed before: 1 unless the maximum moved.
-HWY_NOINLINE float WeighScores(StripRange strips, float* scores, float* partial) {
-  const FloatTag d;
-  const float before = partial[kPartialMax];
-  const float block_max = LargestScore(strips, scores);
-  const bool moved = block_max > before;
-  const float maximum = moved ? block_max : before;
-  // Where all scores are NaN or -inf any finite number will do: weights are NaN and 0.
-  const float subtract = maximum == kMinusInfinity ? 0.0f : maximum;
-  const float rescale = moved ? Exp(before - subtract) : 1.0f;
-  partial[kPartialMax] = maximum;
+// Lanes for the rows of a group.
+constexpr size_t kRowLanes = (kAttentionRowGroup + kLanes - 1) / kLanes * kLanes;
 
+// The running softmax of a group's rows: what to subtract from a block's scores, and the factors
+// for what was summed before, 1 unless a row's maximum moves.
+struct GroupSoftmax {
+  HWY_ALIGN float subtract[kRowLanes];
+  HWY_ALIGN float rescale[kRowLanes];
+  bool any_moved = false;
+};
+
+// Moves the rows' maxima, which are never -0. Where all scores were NaN or -inf any finite number
+// will do to subtract: weights are NaN and 0.
+HWY_INLINE void MoveMaxima(StripRange strips, size_t rows, const float* scores, float* partials,
+                           size_t stride, GroupSoftmax* softmax) {
+  const FloatTag d;
+  HWY_ALIGN float before[kRowLanes];
+  HWY_ALIGN float maxima[kRowLanes];
+  for (size_t r = 0; r < kRowLanes; ++r) before[r] = maxima[r] = kMinusInfinity;
+  for (size_t r = 0; r < rows; ++r) {
+    before[r] = partials[r * stride + kPartialMax];
+    maxima[r] = LargestScore(strips, scores + r * kBlock);
+  }
+  for (size_t r = 0; r < kRowLanes; r += kLanes) {
+    const Floats old = hn::Load(d, before + r);
+    const Floats block_max = hn::Add(hn::Load(d, maxima + r), hn::Zero(d));
+    const FloatMask moved = hn::Gt(block_max, old);
+    const Floats maximum = hn::IfThenElse(moved, block_max, old);
+    const FloatMask nothing = hn::Eq(maximum, hn::Set(d, kMinusInfinity));
+    const Floats subtract = hn::IfThenZeroElse(nothing, maximum);
+    hn::Store(maximum, d, maxima + r);
+    hn::Store(subtract, d, softmax->subtract + r);
+    const Floats rescale = Exp(hn::Sub(old, subtract));
+    hn::Store(hn::IfThenElse(moved, rescale, hn::Set(d, 1.0f)), d, softmax->rescale + r);
+    softmax->any_moved |= !hn::AllFalse(d, moved);
+  }
+  for (size_t r = 0; r < rows; ++r) partials[r * stride + kPartialMax] = maxima[r];
+}
+
+// Turns the scores of one row into weights e^(score - subtract) and adds them to the row's sum.
+HWY_INLINE void WeighScores(StripRange strips, float subtract, float rescale, float* scores,
+                            float* partial) {
+  const FloatTag d;
+  const Floats maximum = hn::Set(d, subtract);
   Floats sums[kVectors];
   ATTNSERVE_UNROLL
   for (size_t v = 0; v < kVectors; ++v) {
-    const Floats sum = hn::LoadU(d, partial + kPartialSum + v * kLanes);
-    sums[v] = moved ? hn::Mul(sum, hn::Set(d, rescale)) : sum;
+    sums[v] = hn::Mul(hn::LoadU(d, partial + kPartialSum + v * kLanes), hn::Set(d, rescale));
   }
   for (size_t s = strips.begin; s < strips.end; ++s) {
     ATTNSERVE_UNROLL
     for (size_t v = 0; v < kVectors; ++v) {
       float* at = scores + s * kStrip + v * kLanes;
-      const Floats weight = Exp(hn::Sub(hn::LoadU(d, at), hn::Set(d, subtract)));
+      const Floats weight = Exp(hn::Sub(hn::LoadU(d, at), maximum));
       sums[v] = hn::Add(sums[v], weight);
       hn::StoreU(weight, d, at);
     }
   }
   ATTNSERVE_UNROLL
   for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[v], d, partial + kPartialSum + v * kLanes);
-  return rescale;
+}
+
+// From scores to weights for the rows of a group. Maxima first: what one row waits for overlaps
+// with the others' work.
+HWY_INLINE void WeighStrips(StripRange strips, size_t rows, float* scores, float* partials,
+                            size_t stride, GroupSoftmax* softmax) {
+  MoveMaxima(strips, rows, scores, partials, stride, softmax);
+  for (size_t r = 0; r < rows; ++r) {
+    WeighScores(strips, softmax->subtract[r], softmax->rescale[r], scores + r * kBlock,
+                partials + r * stride);
+  }
+}
+
+HWY_NOINLINE void WeighGroup(StripRange strips, size_t rows, float* scores, float* partials,
+                             size_t stride, GroupSoftmax* softmax) {
+  constexpr StripRange kWholeBlock;
+  if (strips.begin == kWholeBlock.begin && strips.end == kWholeBlock.end) {
+    return WeighStrips(kWholeBlock, rows, scores, partials, stride, softmax);  // unrolled
+  }
+  WeighStrips(strips, rows, scores, partials, stride, softmax);
 }
 
 // Weights of keys whose bit is not set become 0.

@@ -146,11 +146,13 @@ struct Prefetcher {
   uintptr_t address = 0;
   size_t step_bytes = 0;
 
-  // Part `part` of `parts` of a stream that `parts` callers fetch together, `steps` steps each;
-  // alone, a caller would advance by `step_bytes` a step.
+  // A quarter, half or all of a stream for which a caller alone would advance by `step_bytes` in
+  // each of `steps` steps: part `part` of the most that `parts` callers can share out evenly.
+  // Callers beyond touch its begin.
   static HWY_INLINE Prefetcher Part(const void* stream, size_t step_bytes, size_t steps,
                                     size_t part, size_t parts) {
-    const size_t step = step_bytes / parts;
+    const size_t shift = parts >= 4 ? 2 : parts / 2;
+    const size_t step = part >> shift == 0 ? step_bytes >> shift : 0;
     return {reinterpret_cast<uintptr_t>(stream) + part * steps * step, step};
   }
 

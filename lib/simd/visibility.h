@@ -18,6 +18,9 @@ constexpr uint64_t BitsBelow(int64_t count) {
 // Bit i = whether the row sees key block * 64 + i.
 inline uint64_t VisibleKeys(const AttentionRow& row, int64_t block) {
   const int64_t base = block * kTokensPerBlock;
+  if (row.begin <= base && base + kTokensPerBlock <= std::min(row.end, row.key_end)) {
+    return row.mask == nullptr ? ~uint64_t{0} : row.mask[block];
+  }
   const uint64_t range =
       BitsBelow(row.end - base) & ~BitsBelow(std::max<int64_t>(row.begin, 0) - base);
   const uint64_t keys = (range | BitsBelow(row.sinks - base)) & BitsBelow(row.key_end - base);
