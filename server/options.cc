@@ -90,7 +90,7 @@ struct Texts {
   std::string session_ttl = "10m";
   std::string step_wait = "4ms";
   std::string drain_timeout = "30s";
-  std::string gemm = "onednn";
+  std::string gemm = "auto";
   std::string log_level = "info";
 };
 
@@ -134,8 +134,8 @@ void AddModelFlags(CLI::App* app, Texts* texts) {
       ->check(Checked(&CheckModelSource))
       ->type_name("NAME=PATH");
   app->add_option("--gemm", texts->gemm,
-                  "What multiplies matrices of many rows: oneDNN, our own kernel, or the faster\n"
-                  "of them at load")
+                  "What multiplies matrices of many rows: oneDNN, our own kernel, or whichever\n"
+                  "is faster, measured at load; of equal bits, else our own")
       ->envname("ATTNSERVE_GEMM")
       ->check(CLI::IsMember({"onednn", "native", "auto"}).description(""))
       ->type_name("onednn|native|auto")

@@ -144,7 +144,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Create(
     ATTNSERVE_ASSIGN_OR_RETURN(const OneDnnProduct* product, OneDnnProduct::Get(impl->weights.k));
     bool use = true;
     if (backend == GemmBackend::kAuto) {
-      ATTNSERVE_ASSIGN_OR_RETURN(use, impl->OneDnnIsFaster(*product));
+      ATTNSERVE_ASSIGN_OR_RETURN(const bool faster, impl->OneDnnIsFaster(*product));
+      use = faster && product->matches_panels();
     }
     if (use) {
       impl->onednn = product;
@@ -189,9 +190,8 @@ std::string PackedMatrix::implementation() const {
 
 bool OneDnnMatchesPanels() { return !onednn_differs; }
 
-std::string GemmNumerics() {
-  if (!onednn_used) return "panels";
-  return OneDnnMatchesPanels() ? "onednn=panels" : "onednn!=panels";
-}
+bool OneDnnIsUsed() { return onednn_used; }
+
+std::string GemmNumerics() { return OneDnnMatchesPanels() ? "panels" : "onednn"; }
 
 }  // namespace attnserve

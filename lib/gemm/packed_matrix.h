@@ -25,8 +25,9 @@ struct WeightView {
 };
 
 // Which code multiplies. From 96 rows on kOneDnn runs products on oneDNN, below on our panel
-// kernel, which is the faster there; kNative always uses the panel kernel; kAuto measures at load
-// which is faster for products of many rows with this matrix.
+// kernel, which is the faster there; kNative always uses the panel kernel; kAuto uses oneDNN for
+// products of many rows where it gives our kernel's bits and, measured at load with this matrix, is
+// the faster.
 enum class GemmBackend { kOneDnn, kNative, kAuto };
 
 // Memory a product works in; grows to the largest product seen. One per caller at a time.
@@ -49,7 +50,7 @@ class PackedMatrix {
   // y [rows, N] (row stride y_stride >= PaddedColumns()) = x [rows, K] (row stride x_stride) W +
   // bias, the bias added to the finished sum. Columns from N to PaddedColumns() of y are
   // overwritten, those beyond are not touched. A row's bits do not depend on the other rows, on
-  // their number or on the runner; where GemmNumerics() is "onednn!=panels" they do depend on
+  // their number or on the runner; where OneDnnMatchesPanels() is false they do depend on
   // whether there are 96 rows. KERNEL_FAILURE if oneDNN reports an error or memory runs out; y is
   // then undefined.
   absl::Status Multiply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
@@ -73,8 +74,11 @@ class PackedMatrix {
 // that uses it. It does on AVX2.
 bool OneDnnMatchesPanels();
 
-// Which bits products have, for numerics ids: "panels" if no matrix made so far uses oneDNN, else
-// "onednn=panels" or "onednn!=panels" by OneDnnMatchesPanels().
+// Whether any matrix of this process uses oneDNN.
+bool OneDnnIsUsed();
+
+// Which bits products have, for numerics ids: those of "panels", or "onednn" if
+// OneDnnMatchesPanels() is false.
 std::string GemmNumerics();
 
 // Version of the oneDNN library that is loaded, "2.6.3".

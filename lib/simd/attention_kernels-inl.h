@@ -22,13 +22,6 @@ namespace attnserve {
 namespace simd {
 namespace HWY_NAMESPACE {
 
-#undef ATTNSERVE_UNROLL_4
-#if defined(__clang__)
-#define ATTNSERVE_UNROLL_4 _Pragma("clang loop unroll_count(4)")
-#else
-#define ATTNSERVE_UNROLL_4 _Pragma("GCC unroll 4")
-#endif
-
 constexpr size_t kBlock = static_cast<size_t>(kTokensPerBlock);
 constexpr size_t kStrip = static_cast<size_t>(kStripWidth);
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();

@@ -76,6 +76,7 @@ void MultiplyTile(const float* HWY_RESTRICT packed, const W* HWY_RESTRICT weight
     ATTNSERVE_UNROLL
     for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
   }
+  ATTNSERVE_UNROLL_4
   for (size_t i = 0; i < depth; ++i) {
     prefetcher.Next();
     Floats row[kVectors];

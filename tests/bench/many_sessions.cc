@@ -46,7 +46,7 @@ class InProcess {
     const WeightView view = {DType::kF32, matrix.data(), kWidth, kWidth, kWidth, 1};
     LayerWeights weights;
     weights.query = weights.key = weights.value = weights.output = view;
-    layer_ = Check(AttentionLayer::Create(spec, weights, GemmBackend::kOneDnn));
+    layer_ = Check(AttentionLayer::Create(spec, weights, GemmBackend::kAuto));
     x_ = RandomFloats(kSessions * kWidth, 2);
     y_.resize(x_.size());
     for (int i = 0; i < kSessions; ++i) {

@@ -32,7 +32,7 @@ void WholeLayer(const Bench& bench, int64_t tokens, int64_t width, int64_t heads
   const WeightView view = {DType::kF32, matrix.data(), width, width, width, 1};
   LayerWeights weights;
   weights.query = weights.key = weights.value = weights.output = view;
-  const auto layer = Check(AttentionLayer::Create(spec, weights, GemmBackend::kOneDnn));
+  const auto layer = Check(AttentionLayer::Create(spec, weights, GemmBackend::kAuto));
 
   WorkerPool workers(bench.plan.threads);
   KvBlockPool pool(int64_t{1} << 40);

@@ -20,7 +20,7 @@ void Projections(const Bench& bench) {
     std::vector<uint8_t> stored(weights.size() * ElementSize(dtype));
     StoreFromF32(weights.data(), size * size, dtype, stored.data());
     const WeightView view = {dtype, stored.data(), size, size, size, 1};
-    const auto matrix = Check(PackedMatrix::Create({view}, {}, GemmBackend::kOneDnn));
+    const auto matrix = Check(PackedMatrix::Create({view}, {}, GemmBackend::kAuto));
     for (const int64_t rows : {1, 2, 4, 8, 16, 32, 64}) {
       const Cost cost = {static_cast<double>(size * size) * static_cast<double>(ElementSize(dtype)),
                          2.0 * static_cast<double>(rows * size * size)};
