@@ -31,6 +31,7 @@ class DecodeReactor final : public EngineReactor, public DecodeStep {
     absl::Status status = backend().CheckOpen();
     if (status.ok()) status = Fill(request, response, SteadyDeadline(context));
     if (!status.ok()) return Refuse(status);
+    call().may_run_in_submit = true;
     backend().engine().Submit(&call());
   }
 

@@ -121,6 +121,7 @@ void StreamDecodeReactor::Submit(Step* step) {
   (void)step->Fill(step->request.step(), step->reply.mutable_result()->mutable_response(),
                    deadline_);
   DecodeCall& call = step->call();
+  call.may_run_in_submit = true;
   {
     MutexLock lock(mutex_);
     const std::string session_id(call.session_id);

@@ -21,9 +21,9 @@
 
 namespace attnserve {
 
-// Receives the answer of one call. The engine calls the memory functions from its own thread, each
-// at most once per tensor, then Done exactly once, as its last use of call and sink; an error in
-// Done makes what was written void.
+// Receives the answer of one call. The engine calls the memory functions from one thread, its own
+// or the one in Submit, each at most once per tensor, then Done exactly once, as its last use of
+// call and sink; an error in Done makes what was written void.
 class CallSink {
  public:
   virtual ~CallSink() = default;
@@ -96,7 +96,10 @@ struct DecodeCall : Call {
   std::optional<int64_t> expected_position;
   std::string_view request_id;  // empty: none
   StepChain* chain = nullptr;   // null: none
-  absl::Status error;           // a step already known to be wrong; it still takes its turn
+  // Whether Submit may run a light step itself where nothing else is to do: no thread has to be
+  // woken. Not for steps that others of the same message follow, which are faster side by side.
+  bool may_run_in_submit = false;
+  absl::Status error;  // a step already known to be wrong; it still takes its turn
   // Bytes that replies of the same message may still have; each step takes its own from it, or
   // fails with RESPONSE_TOO_LARGE. Owned and touched like a StepChain; null: no limit.
   int64_t* reply_budget_bytes = nullptr;

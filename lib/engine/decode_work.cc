@@ -43,6 +43,7 @@ class DecodeWork final : public Work {
   void Commit() override;
   void Abort() override;
   int64_t tokens() const override { return std::max(queries_, new_keys_); }
+  bool is_light() override;
 
  private:
   // What a layer held before the step, to go back to.
@@ -114,6 +115,24 @@ void DecodeWork::ReadTokenCounts() {
     queries_ = decode_->x.dim(1);
     new_keys_ = queries_;
   }
+}
+
+bool DecodeWork::is_light() {
+  constexpr int64_t kLightMultiplications = 1 << 18;  // some 20 us
+  constexpr int64_t kLightTokens = 4;
+  if (!decode_->error.ok() || decode_->context.present() || tokens() > kLightTokens) return false;
+  int64_t multiplications = 0;
+  for (size_t step = 0; step < layer_count_; ++step) {
+    Session::Layer& layer = LayerAt(step);
+    const LayerSpec& spec = layer.layer->spec();
+    const int64_t widths = spec.query_width() + spec.key_width() + spec.value_width();
+    const int64_t weights = spec.input_size * widths +
+                            (spec.output_projection ? spec.context_width() : 0) * spec.output_size;
+    const int64_t per_key = spec.head_count * (spec.key_head_size + spec.value_head_size);
+    multiplications += tokens() * (weights + per_key * (layer.cache->length() + tokens()));
+    if (multiplications > kLightMultiplications) return false;
+  }
+  return true;
 }
 
 absl::Status DecodeWork::CheckChain() {

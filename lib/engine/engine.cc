@@ -100,17 +100,20 @@ void Engine::Impl::SubmitDecode(DecodeCall* call) {
   }
   std::unique_ptr<Work> work =
       MakeDecodeWork(call, entry != nullptr ? entry->session : nullptr, context_);
-  MutexLock lock(mutex_);
-  Count(*call);
-  if (entry != nullptr && Find(id) != entry) {
-    call->error = tombstones_.WhyGone(id, options_.clock());
-    entry = nullptr;
+  {
+    MutexLock lock(mutex_);
+    Count(*call);
+    if (entry != nullptr && Find(id) != entry) {
+      call->error = tombstones_.WhyGone(id, options_.clock());
+      entry = nullptr;
+    }
+    if (entry == nullptr) return PushReady(std::move(work));
+    if (!MayRunInSubmit(*call, *entry, *work)) return Enqueue(entry, std::move(work));
+    work->entry = entry;
+    entry->running = true;
+    scheduling_ = true;
   }
-  if (entry != nullptr) {
-    Enqueue(entry, std::move(work));
-  } else {
-    PushReady(std::move(work));
-  }
+  RunInSubmit(std::move(work));
 }
 
 void Engine::Impl::Drain() {

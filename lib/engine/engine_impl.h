@@ -21,7 +21,7 @@
 namespace attnserve {
 
 // A living session and what waits for it. Guarded by the engine's lock, but for `session`, which
-// belongs to the scheduler's thread.
+// belongs to whoever schedules.
 struct SessionEntry {
   std::shared_ptr<Session> session;
   SessionInfo info;  // as of the last completed step
@@ -74,9 +74,13 @@ class Engine::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushReady(std::unique_ptr<Work> work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Scheduling (scheduler.cc); all on the scheduler's thread.
+  // Scheduling (scheduler.cc): on the scheduler's thread, or in Submit on behalf of one light step;
+  // whoever set `scheduling_` does it.
   void SchedulerLoop();
   bool WaitForWork(Works* fresh);
+  bool MayRunInSubmit(const DecodeCall& call, const SessionEntry& entry, Work& work) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunInSubmit(std::unique_ptr<Work> work);
   void TakeReady(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeAll(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginWorks(Works* fresh);
@@ -113,8 +117,9 @@ class Engine::Impl {
   std::deque<std::unique_ptr<Work>> ready_ ABSL_GUARDED_BY(mutex_);      // steps at their turn
   std::atomic<bool> steps_ready_{false};                                 // whether ready_ has any
   std::deque<std::unique_ptr<Work>> stateless_ ABSL_GUARDED_BY(mutex_);  // begun a few at a time
+  bool scheduling_ ABSL_GUARDED_BY(mutex_) = false;                      // whether some thread does
 
-  // The scheduler's thread alone.
+  // Belongs to the thread that set `scheduling_`.
   WorkerPool workers_;
   YieldingRunner yielding_workers_;
   std::list<std::unique_ptr<Work>> active_;  // begun, in order of arrival

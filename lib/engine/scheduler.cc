@@ -60,19 +60,23 @@ void Engine::Impl::SchedulerLoop() {
 bool Engine::Impl::WaitForWork(Works* fresh) {
   using Clock = std::chrono::steady_clock;
   MutexLock lock(mutex_);
+  scheduling_ = false;
   while (true) {
     // A busy server looks after expired sessions too.
     if (!sessions_.empty() && Clock::now() >= next_expiry_) {
       ExpireIdle();
       next_expiry_ = Clock::now() + kExpiryInterval;
     }
-    if (stopping_ || !ready_.empty() || !active_.empty() || !stateless_.empty()) break;
+    if (!scheduling_ && (stopping_ || !ready_.empty() || !active_.empty() || !stateless_.empty())) {
+      break;
+    }
     if (sessions_.empty()) {
       work_arrived_.Wait(mutex_);
     } else {
       work_arrived_.WaitUntil(mutex_, next_expiry_);
     }
   }
+  scheduling_ = true;
   if (stopping_) {
     TakeAll(fresh);
   } else {
@@ -84,6 +88,24 @@ bool Engine::Impl::WaitForWork(Works* fresh) {
     }
   }
   return !stopping_;
+}
+
+// Whether nobody schedules and nothing waits, so that a light step needs no other thread.
+bool Engine::Impl::MayRunInSubmit(const DecodeCall& call, const SessionEntry& entry,
+                                  Work& work) const {
+  const bool idle = !scheduling_ && !stopping_ && ready_.empty() && stateless_.empty();
+  return idle && call.may_run_in_submit && !entry.running && entry.waiting.empty() &&
+         work.is_light();
+}
+
+void Engine::Impl::RunInSubmit(std::unique_ptr<Work> work) {
+  BeginWork(std::move(work));
+  RunSteps();
+  MutexLock lock(mutex_);
+  scheduling_ = false;
+  if (stopping_ || !ready_.empty() || !active_.empty() || !stateless_.empty()) {
+    work_arrived_.NotifyOne();
+  }
 }
 
 // Steps at their turn.

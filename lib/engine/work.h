@@ -29,7 +29,7 @@ struct WorkContext {
 enum class PassPhase { kAppendKeys, kAttend };
 
 // State machine of one call: layer by layer, wave by wave (some batch rows at a time), first all
-// keys, then all queries. Lives on the scheduler's thread, except for construction.
+// keys, then all queries. Lives with the scheduler, except for construction.
 //
 // Life: Begin, then while !finished(): Take, run the rows, Advance; then Commit - or Abort at any
 // time instead.
@@ -45,6 +45,9 @@ class Work {
   Phase phase() const { return phase_; }
   virtual int64_t tokens() const { return 0; }             // new tokens, for metrics
   virtual SessionCall* session_call() { return nullptr; }  // if it is one
+  // Whether it takes less time than waking a thread, as far as that is known before Begin. Like
+  // Begin, it looks at the session.
+  virtual bool is_light() { return false; }
 
   // Checks what could not be checked before the call's turn, reserves all memory. After an error
   // Abort leaves everything as it was.

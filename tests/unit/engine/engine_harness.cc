@@ -96,6 +96,7 @@ PendingStep::PendingStep(Engine& engine, DecodeStep step) : step_(std::move(step
   call_.request_id = step_.request_id;
   call_.stages.assign(step_.stages.begin(), step_.stages.end());
   call_.chain = step_.chain;
+  call_.may_run_in_submit = step_.may_run_in_submit;
   call_.deadline = step_.deadline;
   call_.error = step_.error;
   engine.Submit(&call_);
@@ -107,6 +108,7 @@ Answer PendingStep::Wait() {
   answer.position = call_.position;
   answer.length = call_.length;
   answer.replayed = call_.replayed;
+  answer.thread = sink_.thread;
   return answer;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lib/base/errors.h"
@@ -22,7 +23,10 @@ class RecordingSink final : public CallSink {
   void* StageOutput(Stage stage, int32_t layer, DType dtype,
                     absl::Span<const int64_t> shape) override;
   void* Present(bool key, DType dtype, absl::Span<const int64_t> shape) override;
-  void Done(const absl::Status& status) override { done_.set_value(status); }
+  void Done(const absl::Status& status) override {
+    thread = std::this_thread::get_id();
+    done_.set_value(status);
+  }
 
   absl::Status Wait() { return done_.get_future().get(); }
 
@@ -30,6 +34,7 @@ class RecordingSink final : public CallSink {
   std::string output;
   std::map<std::pair<int, Stage>, std::string> stages;
   std::string present_key, present_value;
+  std::thread::id thread;  // that called Done
 
  private:
   std::promise<absl::Status> done_;
@@ -44,6 +49,7 @@ struct Answer {
   int64_t position = 0;
   int64_t length = 0;
   bool replayed = false;
+  std::thread::id thread;  // that ended it
 };
 
 // A step, with what its views point to.
@@ -59,6 +65,7 @@ struct DecodeStep {
   std::string request_id;
   std::vector<Stage> stages;
   StepChain* chain = nullptr;
+  bool may_run_in_submit = false;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   absl::Status error;
 };

@@ -34,6 +34,54 @@ TEST_F(EngineTest, CancelDuringALongPrefillRollsBack) {
   EXPECT_EQ(engine().stats().kv_charged_bytes, 0);
 }
 
+TEST_F(EngineTest, LightStepOfAnIdleEngineRunsInSubmit) {
+  const std::string session = Create(SmallModel(2));
+  DecodeStep step = Token(session, 1);
+  EXPECT_NE(Decode(engine(), step).thread, std::this_thread::get_id()) << "nobody allowed it";
+  engine_ = nullptr;  // idle again
+  const std::string fresh = Create(SmallModel(2));
+  step.session = fresh;
+  step.may_run_in_submit = true;
+  for (int i = 0; i < 3; ++i) {
+    const Answer answer = Decode(engine(), step);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_EQ(answer.thread, std::this_thread::get_id());
+  }
+  EXPECT_EQ(Length(fresh, 0), 3);
+  constexpr int64_t kTokens = 300;
+  DecodeStep prompt = Tokens(fresh, 0, Noise(kTokens * kWidth, 2), 0, kTokens);
+  prompt.may_run_in_submit = true;
+  EXPECT_NE(Decode(engine(), prompt).thread, std::this_thread::get_id()) << "it is not light";
+}
+
+TEST_F(EngineTest, StepsInSubmitMixWithOthers) {
+  options_.worker_count = 2;
+  constexpr int64_t kTokens = 200;
+  constexpr int kSessions = 4;
+  const auto model = SmallModel(1);
+  const Floats x = Noise(kTokens * kWidth, 3);
+  const std::string alone = Create(model);
+  const Floats expected = Decode(engine(), Tokens(alone, 0, x, 0, kTokens)).output;
+  std::vector<std::string> sessions;
+  for (int i = 0; i < kSessions; ++i) sessions.push_back(Create(model));
+  std::vector<Floats> outputs(kSessions);
+  std::vector<std::thread> callers;
+  for (size_t i = 0; i < kSessions; ++i) {
+    callers.emplace_back([&, i] {
+      for (int64_t begin = 0; begin < kTokens;) {
+        const int64_t end = std::min<int64_t>(kTokens, begin + (begin % 50 == 49 ? 40 : 1));
+        DecodeStep step = Tokens(sessions[i], 0, x, begin, end);
+        step.may_run_in_submit = begin % 3 != 0;
+        const Answer answer = Decode(engine(), step);
+        outputs[i].insert(outputs[i].end(), answer.output.begin(), answer.output.end());
+        begin = end;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (const Floats& output : outputs) EXPECT_TRUE(SameBits(output, expected));
+}
+
 TEST_F(EngineTest, DecodeStepsPassALongPrefill) {
   const auto model = SmallModel(1);
   const std::string slow = Create(model), quick = Create(model);

@@ -200,6 +200,7 @@ class RandomSessions {
       context = ToFloats(input.context);
       call.context = {DType::kF32, {1, rows, spec.context_size}, context.data()};
     }
+    call.may_run_in_submit = dice_.Between(0, 1) == 1;
     engine_->Submit(&call);
     const absl::Status status = sink.Wait();
     ASSERT_TRUE(status.ok()) << status;
