@@ -3,6 +3,7 @@
 #   deploy/packages.sh build    compiler and libraries
 #   deploy/packages.sh test     what the tests start beside: Prometheus, Go for a foreign gRPC client
 #   deploy/packages.sh peers    what others' attention is installed with, to be measured beside ours
+#   deploy/packages.sh cross    a compiler for aarch64 and qemu, to run what it compiles
 #   deploy/packages.sh check    clang tools for sanitizers, formatting, static analysis, fuzzing
 # Several names may be given. As root, or with sudo. Does nothing where all is installed.
 set -euo pipefail
@@ -12,6 +13,7 @@ build=(build-essential ca-certificates ccache cmake curl libabsl-dev libcli11-de
        pkg-config prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc)
 test=(golang-go libgmock-dev libgtest-dev prometheus python3)
 check=(clang clang-format clang-tidy)
+cross=(g++-aarch64-linux-gnu qemu-user)
 peers=(python3-venv)
 
 wanted=()
@@ -19,16 +21,17 @@ for set in "$@"; do
   case $set in
     build) wanted+=("${build[@]}") ;;
     test) wanted+=("${test[@]}") ;;
+    cross) wanted+=("${cross[@]}") ;;
     peers) wanted+=("${peers[@]}") ;;
     check)
       wanted+=("${check[@]}")
       # The fuzzing runtime is named after the compiler's version: 14 on Debian 12, 19 on Debian 13.
       . /etc/os-release
       case ${VERSION_ID:-} in 12) wanted+=(libclang-rt-14-dev) ;; 13) wanted+=(libclang-rt-19-dev) ;; esac ;;
-    *) echo "packages.sh: unknown set \"$set\"; expected build, test, peers or check" >&2; exit 2 ;;
+    *) echo "packages.sh: unknown set \"$set\"; expected build, test, peers, cross or check" >&2; exit 2 ;;
   esac
 done
-[ ${#wanted[@]} -gt 0 ] || { sed -n '2,8s/^# \?//p' "$0"; exit 2; }
+[ ${#wanted[@]} -gt 0 ] || { sed -n '2,9s/^# \?//p' "$0"; exit 2; }
 
 missing=()
 for package in "${wanted[@]}"; do
