@@ -117,7 +117,7 @@ class Engine::Impl {
   std::deque<std::unique_ptr<Work>> ready_ ABSL_GUARDED_BY(mutex_);      // steps at their turn
   std::atomic<bool> steps_ready_{false};                                 // whether ready_ has any
   std::deque<std::unique_ptr<Work>> stateless_ ABSL_GUARDED_BY(mutex_);  // begun a few at a time
-  bool scheduling_ ABSL_GUARDED_BY(mutex_) = false;                      // whether some thread does
+  bool scheduling_ ABSL_GUARDED_BY(mutex_) = true;  // some thread does; at first the scheduler's
 
   // Belongs to the thread that set `scheduling_`.
   WorkerPool workers_;
