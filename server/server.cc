@@ -179,6 +179,7 @@ void Server::StartEngine() {
   engine_options.default_session_ttl = options_.session_ttl;
   engine_options.limits = LimitsForMessages(options_.max_message_bytes);
   engine_options.limits.step_wait = options_.step_wait;
+  engine_options.limits.slice_rows = options_.slice_rows;
   engine_options.observer = &metrics_;
   engine_ = std::make_unique<Engine>(engine_options);
   facts_.build = {ATTNSERVE_VERSION, OneDnnVersion(), simd::InstructionSet(), NumericsId()};

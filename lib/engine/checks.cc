@@ -43,9 +43,10 @@ std::string Expected(absl::Span<const int64_t> sizes) {
 
 absl::Status CheckTensor(std::string_view field, const TensorView& tensor, DType dtype,
                          absl::Span<const int64_t> sizes, std::string_view meaning) {
-  const std::string expected =
-      absl::StrCat("expected ", std::string(meaning), " = ", Expected(sizes));
-  if (!tensor.present()) return BadShape(field, absl::StrCat("is missing; ", expected));
+  const auto expected = [&] {
+    return absl::StrCat("expected ", std::string(meaning), " = ", Expected(sizes));
+  };
+  if (!tensor.present()) return BadShape(field, absl::StrCat("is missing; ", expected()));
   if (tensor.dtype != dtype) {
     return BadDType(field, absl::StrCat("came as ", std::string(DTypeName(tensor.dtype)),
                                         "; expected ", std::string(DTypeName(dtype))));
@@ -55,8 +56,8 @@ absl::Status CheckTensor(std::string_view field, const TensorView& tensor, DType
     fits = sizes[i] == kAnySize || tensor.shape[i] == sizes[i];
   }
   if (!fits) {
-    return BadShape(field,
-                    absl::StrCat("came with shape ", ShapeToString(tensor.shape), "; ", expected));
+    return BadShape(
+        field, absl::StrCat("came with shape ", ShapeToString(tensor.shape), "; ", expected()));
   }
   return absl::OkStatus();
 }

@@ -93,10 +93,10 @@ class DecodeWork final : public Work {
   int64_t queries_ = 0;   // T
   int64_t new_keys_ = 0;  // N
   size_t step_ = 0;       // next layer to start, from first_layer_
-  std::vector<Before> before_;
-  std::vector<BroadcastMask> masks_;
+  absl::InlinedVector<Before, 1> before_;
+  absl::InlinedVector<BroadcastMask, 1> masks_;
   std::vector<int64_t> positions_;  // [N] or empty
-  std::vector<Part> parts_;
+  std::vector<Part> parts_;         // empty without request_id
   AlignedBuffer<float> hidden_[2];
   void* output_ = nullptr;
   absl::InlinedVector<void*, 2> stage_data_;
@@ -148,6 +148,8 @@ absl::Status DecodeWork::CheckChain() {
 absl::Status DecodeWork::Begin() {
   ATTNSERVE_RETURN_IF_ERROR(CheckChain());
   ATTNSERVE_RETURN_IF_ERROR(decode_->error);
+  before_.reserve(layer_count_);
+  masks_.reserve(layer_count_);
   for (size_t step = 0; step < layer_count_; ++step) {
     Session::Layer& layer = LayerAt(step);
     before_.push_back({layer.length, layer.cache->length(), layer.has_context});
@@ -222,9 +224,10 @@ absl::Status DecodeWork::CheckLayer(size_t step) {
     const int64_t index = static_cast<int64_t>(first_layer_ + step);
     if (!layer.has_context && !decode_->context.present()) return LayerNeedsContext(index);
     if (layer.has_context) {
-      ATTNSERVE_RETURN_IF_ERROR(
-          CheckAbsent("context", decode_->context,
-                      absl::StrCat("layer ", index, " has one already; ResetCache drops it")));
+      if (decode_->context.present()) {
+        return BadOption("context", absl::StrCat("must not be set: layer ", index,
+                                                 " has one already; ResetCache drops it"));
+      }
     } else {
       keys = decode_->context.dim(1);
     }
@@ -304,6 +307,7 @@ void DecodeWork::AllocateOutputs(size_t step) {
   const int64_t keys = KeyCount(LayerAt(step));
   const int layer = static_cast<int>(first_layer_ + step);
   const auto add = [this](int kind, int layer_index, DType dtype, const Shape& shape, void* data) {
+    if (decode_->request_id.empty()) return data;
     int64_t bytes = static_cast<int64_t>(ElementSize(dtype));
     for (const int64_t size : shape) bytes *= size;
     parts_.push_back({kind, layer_index, dtype, shape, data, bytes});

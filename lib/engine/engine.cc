@@ -85,7 +85,7 @@ void Engine::Impl::SubmitStateless(Call* call, absl::StatusOr<std::unique_ptr<Wo
 }
 
 void Engine::Impl::SubmitDecode(DecodeCall* call) {
-  const std::string id(call->session_id);
+  const std::string_view id = call->session_id;
   Entry entry;
   absl::Status status;
   {

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -66,7 +68,7 @@ class Engine::Impl {
   void Reject(Call* call, const absl::Status& status);
 
   // Sessions (engine_sessions.cc).
-  Entry Find(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry Find(std::string_view id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const Entry& entry, EndReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SessionInfo Snapshot(const SessionEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -111,7 +113,7 @@ class Engine::Impl {
   int64_t queued_calls_ ABSL_GUARDED_BY(mutex_) = 0;  // waiting or running, until Done has returned
   int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_generation_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Entry, std::less<>> sessions_ ABSL_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point next_expiry_ ABSL_GUARDED_BY(mutex_){};
   Tombstones tombstones_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<Work>> ready_ ABSL_GUARDED_BY(mutex_);      // steps at their turn

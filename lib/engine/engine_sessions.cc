@@ -70,7 +70,7 @@ absl::StatusOr<SessionOptions> ResolveOptions(const CreateSessionOptions& option
 
 }  // namespace
 
-Engine::Impl::Entry Engine::Impl::Find(const std::string& id) {
+Engine::Impl::Entry Engine::Impl::Find(std::string_view id) {
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return nullptr;
   Entry entry = it->second;
@@ -187,7 +187,7 @@ SessionPage Engine::Impl::ListSessions(int64_t page_size, const std::string& pag
 }
 
 void Engine::Impl::SubmitSession(SessionCall* call) {
-  const std::string id(call->session_id);
+  const std::string_view id = call->session_id;
   absl::Status status;
   {
     MutexLock lock(mutex_);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -281,7 +282,7 @@ void Engine::Impl::Complete(std::unique_ptr<Work> work, const absl::Status& stat
   if (session_call == nullptr) Report(*work, status);
   Call& call = work->call();
   const int64_t request_bytes = call.request_bytes;
-  std::deque<std::unique_ptr<Work>> orphans;
+  Works orphans;
   {
     MutexLock lock(mutex_);
     if (const Entry& entry = work->entry) {
@@ -290,7 +291,8 @@ void Engine::Impl::Complete(std::unique_ptr<Work> work, const absl::Status& stat
       entry->last_used = options_.clock();
       const bool deleted = status.ok() && session_call != nullptr && session_call->existed;
       if (deleted) {
-        orphans.swap(entry->waiting);
+        std::move(entry->waiting.begin(), entry->waiting.end(), std::back_inserter(orphans));
+        entry->waiting.clear();
         End(entry, EndReason::kDeleted);
       } else if (!entry->waiting.empty()) {
         entry->running = true;

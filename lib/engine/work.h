@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/attention/attention_layer.h"
@@ -104,7 +105,7 @@ class Work {
   Phase phase_;
   WorkContext context_;
   const AttentionLayer* current_layer_ = nullptr;
-  std::vector<LayerPass> passes_;
+  absl::InlinedVector<LayerPass, 1> passes_;
   std::vector<std::unique_ptr<KvSequence>> scratch_;
 
  private:
