@@ -60,10 +60,10 @@ absl::StatusOr<CreateSessionOptions> OptionsFromProto(const v1::CreateSessionReq
     options.override_cache_dtype = true;
     ATTNSERVE_ASSIGN_OR_RETURN(options.cache_dtype,
                                DTypeFromProto(request.cache_dtype(), "cache_dtype"));
-    if (!IsFloat(options.cache_dtype)) {
+    if (!IsCacheType(options.cache_dtype)) {
       return BadDType("cache_dtype",
                       absl::StrCat("is ", std::string(DTypeName(options.cache_dtype)),
-                                   "; a cache holds F32, F16 or BF16"));
+                                   "; a cache holds F32, F16, BF16 or I8"));
     }
   }
   return options;

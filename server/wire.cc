@@ -69,6 +69,10 @@ absl::Status TensorDecoder::Decode(std::string_view field, const v1::Tensor& ten
   ATTNSERVE_ASSIGN_OR_RETURN(
       const DType dtype,
       DTypeFromProto(tensor.dtype(), absl::StrCat(std::string(field), ".dtype")));
+  if (dtype == DType::kI8) {
+    return BadDType(absl::StrCat(std::string(field), ".dtype"),
+                    "is I8, which only caches hold; it is F32, F16, BF16, BOOL or I64");
+  }
   int64_t count = 0;
   ATTNSERVE_RETURN_IF_ERROR(CheckShape(field, tensor.shape(), &count));
   ATTNSERVE_RETURN_IF_ERROR(CheckSize(field, tensor, dtype, count));

@@ -136,6 +136,9 @@ v1::Tensor ToMessage(const TensorView& view) {
     case DType::kBool:
       message.set_dtype(v1::DTYPE_BOOL);
       break;
+    case DType::kI8:  // no tensor is
+      message.set_dtype(v1::DTYPE_I8);
+      break;
     case DType::kI64:
       message.set_dtype(v1::DTYPE_I64);
       break;

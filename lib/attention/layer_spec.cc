@@ -137,10 +137,10 @@ absl::Status CompleteLayerSpec(std::string_view field, LayerSpec* spec) {
   ATTNSERVE_RETURN_IF_ERROR(CheckProjectionFlags(field, *spec));
   ATTNSERVE_RETURN_IF_ERROR(CompleteHeads(field, spec));
   ATTNSERVE_RETURN_IF_ERROR(CompleteWidths(field, spec));
-  if (!IsFloat(spec->cache_dtype)) {
-    return BadDType(
-        FieldPath(field, "cache_dtype"),
-        absl::StrCat("is ", std::string(DTypeName(spec->cache_dtype)), ", not F32, F16 or BF16"));
+  if (!IsCacheType(spec->cache_dtype)) {
+    return BadDType(FieldPath(field, "cache_dtype"),
+                    absl::StrCat("is ", std::string(DTypeName(spec->cache_dtype)),
+                                 ", not F32, F16, BF16 or I8"));
   }
   ATTNSERVE_RETURN_IF_ERROR(CheckAttentionOptions(FieldPath(field, "attention"), spec->head_count,
                                                   spec->key_head_size, spec->kind,

@@ -54,6 +54,23 @@ double Rounded(DType type, double value) {
   }
 }
 
+// Vectors of `size` elements as a cache of `type` holds them.
+Values Cached(DType type, int64_t size, Values vectors) {
+  if (type != DType::kI8) {
+    for (double& value : vectors) value = Rounded(type, value);
+    return vectors;
+  }
+  for (auto vector = vectors.begin(); vector != vectors.end(); vector += size) {
+    double largest = 0.0;
+    for (int64_t i = 0; i < size; ++i) largest = std::max(largest, std::fabs(vector[i]));
+    const double scale = largest / 127.0;
+    for (int64_t i = 0; i < size && scale > 0.0; ++i) {
+      vector[i] = std::nearbyint(vector[i] / scale) * scale;
+    }
+  }
+  return vectors;
+}
+
 std::vector<int64_t> Indices(int64_t first, int64_t count) {
   std::vector<int64_t> indices(At(count));
   std::iota(indices.begin(), indices.end(), first);
@@ -143,10 +160,10 @@ Sequence MakeSequence(const LayerSpec& spec, const Weights& weights, const Input
   }
   sequence.key = input.past_key;
   sequence.value = input.past_value;
-  for (const double key : fresh.key) sequence.key.push_back(Rounded(spec.cache_dtype, key));
-  for (const double value : fresh.value) {
-    sequence.value.push_back(Rounded(spec.cache_dtype, value));
-  }
+  const Values keys = Cached(spec.cache_dtype, spec.key_head_size, std::move(fresh.key));
+  const Values values = Cached(spec.cache_dtype, spec.value_head_size, std::move(fresh.value));
+  sequence.key.insert(sequence.key.end(), keys.begin(), keys.end());
+  sequence.value.insert(sequence.value.end(), values.begin(), values.end());
   return sequence;
 }
 

@@ -31,6 +31,8 @@ std::string_view DTypeName(DType type) {
       return "BOOL";
     case DType::kI64:
       return "I64";
+    case DType::kI8:
+      return "I8";
   }
   return "?";
 }

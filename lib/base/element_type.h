@@ -16,6 +16,7 @@ enum class DType : uint8_t {
   kBF16,  // upper half of a binary32
   kBool,  // one byte: 0 or 1
   kI64,   // signed 64-bit integer
+  kI8,    // signed byte; in caches only, with a scale for each token and head (kv_layout.h)
 };
 
 // Bytes of one element.
@@ -27,6 +28,7 @@ constexpr size_t ElementSize(DType type) {
     case DType::kBF16:
       return 2;
     case DType::kBool:
+    case DType::kI8:
       return 1;
     case DType::kI64:
       return 8;
@@ -38,7 +40,10 @@ constexpr bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
 }
 
-// "F32", "F16", "BF16", "BOOL", "I64".
+// Whether keys and values can be cached as it.
+constexpr bool IsCacheType(DType type) { return IsFloat(type) || type == DType::kI8; }
+
+// "F32", "F16", "BF16", "BOOL", "I64", "I8".
 std::string_view DTypeName(DType type);
 
 // One element, to nearest with ties to even; overflow gives infinity, NaN stays a (quiet) NaN.

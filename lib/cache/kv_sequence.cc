@@ -34,20 +34,48 @@ struct Tokens {
   int64_t slot;  // of the first, in the block; all lie in one strip
 };
 
-// Part of the vectors of some tokens in the cache's type T: float, or uint16_t for F16 and BF16.
+// Elements of a vector that are converted together, a multiple of kStripWidth: those of a strip of
+// tokens, 8 KiB, stay in L1.
+constexpr int64_t kPieceElements = 128;
+
+// Where the vector of token `t` begins, from its element `begin` on.
+const uint8_t* Source(const Tokens& tokens, int64_t t, int64_t begin) {
+  const HeadsView& view = tokens.view;
+  const int64_t offset =
+      (tokens.first + t) * view.token_stride + tokens.head * view.head_stride + begin;
+  return static_cast<const uint8_t*>(view.data) +
+         offset * static_cast<int64_t>(ElementSize(view.dtype));
+}
+
+// The scale of token `t` in an I8 cache.
+float ScaleOf(const Tokens& tokens, int64_t t) {
+  float largest = 0.0f;
+  for (int64_t begin = 0; begin < tokens.view.size; begin += kPieceElements) {
+    const int64_t count = std::min(kPieceElements, tokens.view.size - begin);
+    float wide[kPieceElements];
+    LoadAsF32(tokens.view.dtype, Source(tokens, t, begin), count, wide);
+    const float magnitude = simd::LargestMagnitude(wide, count);
+    if (std::isnan(magnitude)) return magnitude;
+    largest = std::max(largest, magnitude);
+  }
+  return largest / 127.0f;
+}
+
+// Part of the vectors of some tokens in the cache's type T: float, uint16_t for F16 and BF16, or
+// int8_t.
 template <typename T>
 class Piece {
  public:
-  static constexpr int64_t kElements = 128;  // a multiple of kStripWidth; 8 KiB stay in L1
-
-  void Load(const Tokens& tokens, int64_t begin, int64_t count, DType type) {
-    const HeadsView& view = tokens.view;
-    const int64_t element = static_cast<int64_t>(ElementSize(view.dtype));
+  void Load(const Tokens& tokens, int64_t begin, int64_t count, DType type, const float* scales) {
     for (int64_t t = 0; t < tokens.count; ++t) {
-      const int64_t offset =
-          (tokens.first + t) * view.token_stride + tokens.head * view.head_stride + begin;
-      Convert(view.dtype, static_cast<const uint8_t*>(view.data) + offset * element, count, type,
-              rows_[t]);
+      const uint8_t* const source = Source(tokens, t, begin);
+      if constexpr (std::is_same_v<T, int8_t>) {
+        float wide[kPieceElements];
+        LoadAsF32(tokens.view.dtype, source, count, wide);
+        simd::Quantize(wide, count, scales[t], rows_[t]);
+      } else {
+        Convert(tokens.view.dtype, source, count, type, rows_[t]);
+      }
     }
   }
 
@@ -60,13 +88,13 @@ class Piece {
     } else if constexpr (std::is_same_v<T, float>) {
       simd::Widen(from, source, count, target);
     } else {
-      float wide[kElements];
+      float wide[kPieceElements];
       LoadAsF32(from, source, count, wide);
       simd::Narrow(wide, count, to, target);
     }
   }
 
-  T rows_[kStripWidth][kElements];
+  T rows_[kStripWidth][kPieceElements];
 };
 
 // Whether an element's exponent says infinity or NaN.
@@ -75,13 +103,27 @@ bool IsNonFinite(DType type, uint16_t bits) {
   const uint32_t exponent = type == DType::kF16 ? 0x7c00u : 0x7f80u;
   return (bits & exponent) == exponent;
 }
+bool IsNonFinite(DType, int8_t) { return false; }  // its scale says it
+
+// Writes the scales of some tokens, in an I8 cache, behind vectors of `bytes` bytes in all. Returns
+// whether all are finite.
+bool WriteScales(const Tokens& tokens, uint8_t* vectors, int64_t bytes, float* scales) {
+  bool finite = true;
+  for (int64_t t = 0; t < tokens.count; ++t) {
+    scales[t] = ScaleOf(tokens, t);
+    finite &= std::isfinite(scales[t]);
+  }
+  std::memcpy(vectors + bytes + tokens.slot * int64_t{sizeof(float)}, scales,
+              static_cast<size_t>(tokens.count) * sizeof(float));
+  return finite;
+}
 
 template <typename T>
-void WriteKeys(const Tokens& tokens, DType type, T* keys) {
+void WriteKeys(const Tokens& tokens, DType type, const float* scales, T* keys) {
   Piece<T> piece;
-  for (int64_t begin = 0; begin < tokens.view.size; begin += piece.kElements) {
-    const int64_t count = std::min(piece.kElements, tokens.view.size - begin);
-    piece.Load(tokens, begin, count, type);
+  for (int64_t begin = 0; begin < tokens.view.size; begin += kPieceElements) {
+    const int64_t count = std::min(kPieceElements, tokens.view.size - begin);
+    piece.Load(tokens, begin, count, type, scales);
     T* const strip = keys + KeyIndex(tokens.slot, tokens.view.size, begin);
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t t = 0; t < tokens.count; ++t) strip[i * kStripWidth + t] = piece.row(t)[i];
@@ -91,12 +133,12 @@ void WriteKeys(const Tokens& tokens, DType type, T* keys) {
 
 // Returns whether all that was written is finite.
 template <typename T>
-bool WriteValues(const Tokens& tokens, DType type, T* values) {
+bool WriteValues(const Tokens& tokens, DType type, const float* scales, T* values) {
   bool nonfinite = false;
   Piece<T> piece;
-  for (int64_t begin = 0; begin < tokens.view.size; begin += piece.kElements) {
-    const int64_t count = std::min(piece.kElements, tokens.view.size - begin);
-    piece.Load(tokens, begin, count, type);
+  for (int64_t begin = 0; begin < tokens.view.size; begin += kPieceElements) {
+    const int64_t count = std::min(kPieceElements, tokens.view.size - begin);
+    piece.Load(tokens, begin, count, type, scales);
     for (int64_t i = 0; i < count; i += kStripWidth) {
       const int64_t width = std::min(kStripWidth, count - i);
       for (int64_t t = 0; t < tokens.count; ++t) {
@@ -114,8 +156,36 @@ bool WriteValues(const Tokens& tokens, DType type, T* values) {
 template <typename T>
 bool WriteStrip(const Tokens& keys, const Tokens& values, const KvLayout& layout,
                 uint8_t* head_block) {
-  WriteKeys(keys, layout.dtype, reinterpret_cast<T*>(head_block));
-  return WriteValues(values, layout.dtype, reinterpret_cast<T*>(head_block + layout.key_bytes()));
+  uint8_t* const value_block = head_block + layout.key_bytes();
+  float key_scales[kStripWidth], value_scales[kStripWidth];
+  bool finite = true;
+  if constexpr (std::is_same_v<T, int8_t>) {
+    WriteScales(keys, head_block, kTokensPerBlock * layout.key_head_size, key_scales);
+    finite = WriteScales(values, value_block, kTokensPerBlock * layout.padded_value_size(),
+                         value_scales);
+  }
+  WriteKeys(keys, layout.dtype, key_scales, reinterpret_cast<T*>(head_block));
+  finite &= WriteValues(values, layout.dtype, value_scales, reinterpret_cast<T*>(value_block));
+  return finite;
+}
+
+using StripWriter = bool (*)(const Tokens&, const Tokens&, const KvLayout&, uint8_t*);
+
+StripWriter StripWriterFor(DType type) {
+  if (type == DType::kF32) return &WriteStrip<float>;
+  return type == DType::kI8 ? &WriteStrip<int8_t> : &WriteStrip<uint16_t>;
+}
+
+// `count` elements, which are one behind the other, of a token that lies in `slot`; `scales` is
+// read in an I8 cache only.
+void ReadElements(DType type, const uint8_t* source, int64_t count, const uint8_t* scales,
+                  int64_t slot, float* target) {
+  if (type != DType::kI8) return LoadAsF32(type, source, count, target);
+  float scale;
+  std::memcpy(&scale, scales + slot * int64_t{sizeof(float)}, sizeof scale);
+  for (int64_t i = 0; i < count; ++i) {
+    target[i] = static_cast<float>(static_cast<int8_t>(source[i])) * scale;
+  }
 }
 
 }  // namespace
@@ -181,8 +251,7 @@ void KvSequence::Extend(int64_t count, const int64_t* positions) {
 
 void KvSequence::WriteTokens(int64_t first, const HeadsView& keys, const HeadsView& values,
                              int64_t head_begin, int64_t head_end) {
-  const auto write_strip =
-      layout_.dtype == DType::kF32 ? &WriteStrip<float> : &WriteStrip<uint16_t>;
+  const StripWriter write_strip = StripWriterFor(layout_.dtype);
   for (int64_t head = head_begin; head < head_end; ++head) {
     for (int64_t token = 0; token < keys.tokens;) {
       const int64_t block = (first + token) / kTokensPerBlock;
@@ -202,12 +271,15 @@ void KvSequence::ReadToken(int64_t index, int64_t head, float* key, float* value
   const int64_t element = static_cast<int64_t>(ElementSize(layout_.dtype));
   const uint8_t* const keys = HeadBlock(index / kTokensPerBlock, head);
   const uint8_t* const values = keys + layout_.key_bytes();
+  const uint8_t* const key_scales = keys + kTokensPerBlock * layout_.key_head_size;
   for (int64_t i = 0; key != nullptr && i < layout_.key_head_size; ++i) {
-    LoadAsF32(layout_.dtype, keys + KeyIndex(slot, layout_.key_head_size, i) * element, 1, key + i);
+    ReadElements(layout_.dtype, keys + KeyIndex(slot, layout_.key_head_size, i) * element, 1,
+                 key_scales, slot, key + i);
   }
+  const uint8_t* const value_scales = values + kTokensPerBlock * layout_.padded_value_size();
   for (int64_t i = 0; value != nullptr && i < layout_.value_head_size; i += kStripWidth) {
-    LoadAsF32(layout_.dtype, values + ValueIndex(slot, i) * element,
-              std::min(kStripWidth, layout_.value_head_size - i), value + i);
+    ReadElements(layout_.dtype, values + ValueIndex(slot, i) * element,
+                 std::min(kStripWidth, layout_.value_head_size - i), value_scales, slot, value + i);
   }
 }
 

@@ -53,6 +53,8 @@ absl::StatusOr<DType> DTypeFromProto(v1::DType dtype, std::string_view field) {
       return DType::kBool;
     case v1::DTYPE_I64:
       return DType::kI64;
+    case v1::DTYPE_I8:
+      return DType::kI8;
     case v1::DTYPE_UNSPECIFIED:
       return BadDType(field, "is unset; it is F32, F16, BF16, BOOL or I64");
     default:
@@ -74,6 +76,8 @@ v1::DType DTypeToProto(DType dtype) {
       return v1::DTYPE_BOOL;
     case DType::kI64:
       return v1::DTYPE_I64;
+    case DType::kI8:
+      return v1::DTYPE_I8;
   }
   return v1::DTYPE_UNSPECIFIED;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "lib/simd/attention_layout.h"
 #include "lib/simd/visibility.h"
@@ -58,7 +59,8 @@ HWY_INLINE StripRange StripsOf(uint64_t keys) {
 }
 
 template <class T>
-using ScoreFunction = void (*)(const float*, const T*, size_t, float, float*, Prefetcher);
+using ScoreFunction = void (*)(const float*, const T*, const float*, size_t, float, float*,
+                               Prefetcher);
 template <class T>
 constexpr ScoreFunction<T> kScoreStrip[kAttentionRowGroup] = {ScoreStrip<1, T>, ScoreStrip<2, T>,
                                                               ScoreStrip<3, T>, ScoreStrip<4, T>,
@@ -69,6 +71,14 @@ using SumFunction = void (*)(const float*, const T*, size_t, size_t, const float
 template <class T>
 constexpr SumFunction<T> kSumPanel[kAttentionRowGroup] = {
     SumPanel<1, T>, SumPanel<2, T>, SumPanel<3, T>, SumPanel<4, T>, SumPanel<5, T>, SumPanel<6, T>};
+
+// In an I8 cache the scales of tokens `first` and on, which follow `vectors` of `size` elements;
+// null for other types.
+template <class T>
+HWY_INLINE const float* ScalesFrom(size_t first, const T* vectors, size_t size) {
+  if constexpr (!std::is_same_v<T, I8>) return nullptr;
+  return reinterpret_cast<const float*>(vectors + kBlock * size) + first;
+}
 
 // A row group in a block.
 struct GroupState {
@@ -91,7 +101,8 @@ HWY_INLINE void ScoreKeys(const BlockTask& task, absl::Span<const GroupState> st
       const StripRange strips = StripsOf(state.seen);
       if (s < strips.begin || s >= strips.end) continue;
       kScoreStrip<T>[state.size - 1](
-          task.queries + state.row * d_k, keys + s * kStrip * d_k, d_k, task.params->scale,
+          task.queries + state.row * d_k, keys + s * kStrip * d_k,
+          ScalesFrom(s * kStrip, keys, d_k), d_k, task.params->scale,
           task.scores + (state.row - states[0].row) * kBlock + s * kStrip,
           Prefetcher::Part(values + s * kStrip * sizeof(T) * d_k, kStrip * sizeof(T), d_k,
                            task.first_group + g, task.groups->count));
@@ -131,8 +142,9 @@ HWY_NOINLINE void SumSelectedValues(const KvHeadBlock& block, const float* weigh
 }
 
 // The softmax of a group: from scores to weights. Of `keys`, visible to each row, leaves those
-// whose values it takes.
-HWY_INLINE void WeighKeys(const BlockTask& task, float* scores, uint64_t* keys, GroupState* state) {
+// whose values it takes. `value_scales` is null but for I8.
+HWY_INLINE void WeighKeys(const BlockTask& task, const float* value_scales, float* scores,
+                          uint64_t* keys, GroupState* state) {
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
   const StripRange strips = StripsOf(state->seen);
   const AttentionRow* const rows = task.rows + state->row;
@@ -144,6 +156,7 @@ HWY_INLINE void WeighKeys(const BlockTask& task, float* scores, uint64_t* keys, 
   }
   WeighGroup(strips, state->size, scores, task.partials + state->row * stride, stride,
              &state->softmax);
+  if (value_scales != nullptr) ScaleWeights(strips, state->size, value_scales, scores);
   for (size_t r = 0; r < state->size; ++r) {
     if (rows[r].keep == nullptr) continue;
     DropWeights(strips, rows[r].keep[task.index], scores + r * kBlock);
@@ -168,12 +181,15 @@ HWY_NOINLINE void AttendBlock(const BlockTask& task) {
   }
   const absl::Span<const GroupState> all(states, group_count);
   ScoreKeys<T>(task, all);
+  const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
+  const float* const value_scales =
+      ScalesFrom(0, static_cast<const T*>(task.block->values), stride - kPartialValues);
   for (size_t g = 0; g < group_count; ++g) {
     const size_t at = states[g].row - first_row;
-    if (states[g].seen != 0) WeighKeys(task, task.scores + at * kBlock, keys + at, &states[g]);
+    if (states[g].seen == 0) continue;
+    WeighKeys(task, value_scales, task.scores + at * kBlock, keys + at, &states[g]);
   }
   if (task.block->values_finite) return SumValues<T>(task, all);
-  const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
   for (const GroupState& state : all) {
     if (state.seen == 0) continue;
     for (size_t row = state.row; row < state.row + state.size; ++row) {
@@ -192,6 +208,8 @@ BlockFunction BlockFunctionFor(DType dtype) {
       return AttendBlock<F16>;
     case DType::kBF16:
       return AttendBlock<BF16>;
+    case DType::kI8:
+      return AttendBlock<I8>;
     default:
       return AttendBlock<float>;
   }
@@ -253,8 +271,8 @@ void ScoreBlock(const AttentionParams& params, const float* query, const T* keys
   const size_t d_k = static_cast<size_t>(params.key_head_size);
   Prefetcher prefetcher = {reinterpret_cast<uintptr_t>(keys), kStrip * sizeof(T)};
   for (size_t s = 0; s < kBlock / kStrip; ++s) {
-    ScoreStrip<1>(query, keys + s * kStrip * d_k, d_k, params.scale, scores + s * kStrip,
-                  prefetcher);
+    ScoreStrip<1>(query, keys + s * kStrip * d_k, ScalesFrom(s * kStrip, keys, d_k), d_k,
+                  params.scale, scores + s * kStrip, prefetcher);
   }
 }
 
@@ -265,6 +283,8 @@ void BlockScores(const AttentionParams& params, const float* query, const KvHead
       return ScoreBlock(params, query, static_cast<const F16*>(block.keys), scores);
     case DType::kBF16:
       return ScoreBlock(params, query, static_cast<const BF16*>(block.keys), scores);
+    case DType::kI8:
+      return ScoreBlock(params, query, static_cast<const I8*>(block.keys), scores);
     default:
       return ScoreBlock(params, query, static_cast<const float*>(block.keys), scores);
   }

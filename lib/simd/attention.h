@@ -2,12 +2,13 @@
 // that a token's result has the same bits whichever way it is computed.
 //
 // Order of operations, fixed for every instruction set of one kernel family:
-//   score   one FMA per element of d_k, ascending, from 0; then * scale; softcap; + bias;
-//           - ALiBi's slope * distance
+//   score   one FMA per element of d_k, ascending, from 0; then * the key's scale in an I8 cache;
+//           * scale; softcap; + bias; - ALiBi's slope * distance
 //   keys    in blocks of kTokensPerBlock, blocks in stretches of kStretchTokens, both at absolute
 //           indices, never by the sequence's own length
 //   softmax running maximum, block by block inside a stretch; the sum in 16 lanes (key modulo 16)
-//   values  one FMA per visible key, ascending; accumulators are rescaled only when the row's
+//   values  one FMA per visible key, ascending, its weight * the value's scale in an I8 cache;
+//   accumulators are rescaled only when the row's
 //           maximum moves
 //   merge   stretches ascending, by one formula, also where one thread has them all
 // Invisible keys contribute nothing, whatever they hold. Rows never influence each other.

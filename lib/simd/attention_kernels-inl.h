@@ -3,6 +3,7 @@
 // again for every group size and element type. Scores and weights of a row group lie in
 // [kRows][kTokensPerBlock].
 #include <limits>
+#include <type_traits>
 
 #include "lib/simd/attention.h"
 #include "lib/simd/attention_layout.h"
@@ -32,12 +33,12 @@ struct StripRange {
   size_t end = kBlock / kStrip;
 };
 
-// scores[r][0 .. 16) = q_r k_j * scale for the 16 keys of one strip [d_k][16]; queries
-// [d_k][kRows].
+// scores[r][0 .. 16) = q_r k_j * scale for the 16 keys of one strip [d_k][16], whose own scales in
+// an I8 cache are `key_scales`; queries [d_k][kRows].
 template <size_t kRows, class T>
 HWY_NOINLINE void ScoreStrip(const float* HWY_RESTRICT queries, const T* HWY_RESTRICT strip,
-                             size_t d_k, float scale, float* HWY_RESTRICT scores,
-                             Prefetcher prefetcher) {
+                             const float* HWY_RESTRICT key_scales, size_t d_k, float scale,
+                             float* HWY_RESTRICT scores, Prefetcher prefetcher) {
   const FloatTag d;
   Floats sums[kRows][kVectors];
   ATTNSERVE_UNROLL
@@ -62,6 +63,9 @@ HWY_NOINLINE void ScoreStrip(const float* HWY_RESTRICT queries, const T* HWY_RES
   for (size_t r = 0; r < kRows; ++r) {
     ATTNSERVE_UNROLL
     for (size_t v = 0; v < kVectors; ++v) {
+      if constexpr (std::is_same_v<T, I8>) {
+        sums[r][v] = hn::Mul(sums[r][v], hn::LoadU(d, key_scales + v * kLanes));
+      }
       hn::StoreU(hn::Mul(sums[r][v], hn::Set(d, scale)), d, scores + r * kBlock + v * kLanes);
     }
   }
@@ -271,6 +275,16 @@ HWY_NOINLINE void WeighGroup(StripRange strips, size_t rows, float* scores, floa
     return WeighStrips(kWholeBlock, rows, scores, partials, stride, softmax);  // unrolled
   }
   WeighStrips(strips, rows, scores, partials, stride, softmax);
+}
+
+// Weights times the scales of the values they will multiply.
+HWY_NOINLINE void ScaleWeights(StripRange strips, size_t rows, const float* value_scales,
+                               float* weights) {
+  for (size_t r = 0; r < rows; ++r) {
+    ForEachScore(strips, weights + r * kBlock, [&](Floats w, size_t j) HWY_ATTR {
+      return hn::Mul(w, hn::LoadU(FloatTag(), value_scales + j));
+    });
+  }
 }
 
 // Weights of keys whose bit is not set become 0.

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <limits>
 
 #include "lib/simd/vector_ops.h"
 
@@ -68,6 +69,42 @@ void NarrowAll(const float* source, size_t count, T* target) {
   std::memcpy(target + i, rest, (count - i) * sizeof(T));
 }
 
+float LargestMagnitude(const float* source, int64_t count) {
+  const FloatTag d;
+  const hn::RebindToSigned<FloatTag> di;
+  const size_t size = static_cast<size_t>(count);
+  auto largest = hn::Zero(di);  // magnitudes order like the integers of their bits
+  for (size_t i = 0; i < size; i += kLanes) {
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(LoadSome(source + i, size - i))));
+  }
+  const float magnitude = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, largest)));
+  const bool finite = magnitude <= std::numeric_limits<float>::max();
+  return finite ? magnitude : std::numeric_limits<float>::quiet_NaN();
+}
+
+void Quantize(const float* source, int64_t count, float scale, int8_t* target) {
+  const FloatTag d;
+  const hn::Rebind<int8_t, FloatTag> d8;
+  const size_t size = static_cast<size_t>(count);
+  if (!(scale > 0.0f)) {
+    std::memset(target, 0, size);
+    return;
+  }
+  const Floats most = hn::Set(d, 127.0f);
+  for (size_t i = 0; i < size; i += kLanes) {
+    const Floats scaled = hn::Div(LoadSome(source + i, size - i), hn::Set(d, scale));
+    const Floats bounded = hn::Max(hn::Min(scaled, most), hn::Neg(most));
+    const auto bytes = hn::DemoteTo(d8, hn::NearestInt(bounded));
+    if (size - i >= kLanes) {
+      hn::StoreU(bytes, d8, target + i);
+    } else {
+      HWY_ALIGN int8_t rest[kLanes];
+      hn::Store(bytes, d8, rest);
+      std::memcpy(target + i, rest, size - i);
+    }
+  }
+}
+
 void Widen(DType type, const void* source, int64_t count, float* target) {
   const size_t size = static_cast<size_t>(count);
   switch (type) {
@@ -100,8 +137,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnserve::simd {
 
+HWY_EXPORT(LargestMagnitude);
+HWY_EXPORT(Quantize);
 HWY_EXPORT(Widen);
 HWY_EXPORT(Narrow);
+
+float LargestMagnitude(const float* source, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(LargestMagnitude)(source, count);
+}
+
+void Quantize(const float* source, int64_t count, float scale, int8_t* target) {
+  HWY_DYNAMIC_DISPATCH(Quantize)(source, count, scale, target);
+}
 
 void Widen(DType type, const void* source, int64_t count, float* target) {
   if (count > 0) HWY_DYNAMIC_DISPATCH(Widen)(type, source, count, target);

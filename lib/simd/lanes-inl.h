@@ -71,6 +71,9 @@ struct F16 {
 struct BF16 {
   uint8_t bytes[2];
 };
+struct I8 {
+  int8_t value;
+};
 
 // F16 bits in the low half of each word, to F32. Multiplying by 2^112 moves the exponent, subnormal
 // numbers included; infinities and NaN (made quiet), which then lie from 2^-96 up, get theirs set.
@@ -108,6 +111,12 @@ HWY_INLINE Floats LoadLanes(const F16* source) {
 HWY_INLINE Floats LoadLanes(const BF16* source) {
   const auto half = hn::LoadU(HalfTag(), reinterpret_cast<const uint16_t*>(source));
   return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(hn::PromoteTo(WordTag(), half)));
+}
+
+HWY_INLINE Floats LoadLanes(const I8* source) {
+  const hn::Rebind<int8_t, FloatTag> d8;
+  const auto bytes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(source));
+  return hn::ConvertTo(FloatTag(), hn::PromoteTo(hn::RebindToSigned<FloatTag>(), bytes));
 }
 
 // The first `count` lanes, at most kLanes; lanes from `count` on are 0.

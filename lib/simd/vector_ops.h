@@ -18,6 +18,13 @@ const char* KernelFamily();
 void Widen(DType type, const void* source, int64_t count, float* target);
 void Narrow(const float* source, int64_t count, DType type, void* target);
 
+// Largest magnitude among `count` elements; NaN if any is not finite.
+float LargestMagnitude(const float* source, int64_t count);
+
+// target = source / scale to nearest, ties to even, within [-127, 127]; all 0 unless `scale` is
+// above 0. For I8 caches (kv_layout.h): scale = LargestMagnitude / 127.
+void Quantize(const float* source, int64_t count, float scale, int8_t* target);
+
 // e^x with at most 2 ulp of error for x <= 0; 0 below -87.3; NaN stays NaN. The same approximation
 // the attention kernels use.
 void Exp(const float* source, int64_t count, float* target);

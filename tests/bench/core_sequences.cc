@@ -68,10 +68,9 @@ CoreSequences::CoreSequences(const CoreShape& shape, int threads)
 void CoreSequences::Attend() { Check(layer_->Attend(rows_, workers_, workspace_)); }
 
 double CoreSequences::cache_bytes() const {
-  return 2.0 *
-         static_cast<double>(shape_.sequences * shape_.tokens * shape_.kv_heads *
-                             shape_.head_size) *
-         static_cast<double>(ElementSize(shape_.cache_dtype));
+  const double heads = static_cast<double>(shape_.sequences * shape_.kv_heads);
+  return heads * static_cast<double>(layer_->kv_layout().head_bytes() / kTokensPerBlock) *
+         static_cast<double>(shape_.tokens);
 }
 
 double CoreSequences::operations() const {

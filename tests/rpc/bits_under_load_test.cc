@@ -53,7 +53,7 @@ constexpr TestModel kModels[] = {
        }
        seed: 3)"},
 };
-constexpr v1::DType kCacheTypes[] = {v1::DTYPE_F32, v1::DTYPE_F16, v1::DTYPE_BF16};
+constexpr v1::DType kCacheTypes[] = {v1::DTYPE_F32, v1::DTYPE_F16, v1::DTYPE_BF16, v1::DTYPE_I8};
 // The longest goes beyond a stretch of 1,024 keys.
 constexpr int64_t kLengths[] = {1100, 330, 129, 40};
 

@@ -94,6 +94,7 @@ TEST(TensorDecoder, IntegerAndBoolValuesAreConverted) {
 }
 
 TEST(TensorDecoder, ValuesThatDoNotFitTheTypeAreRefused) {
+  EXPECT_EQ(Outcome(ValuesTensor(v1::DTYPE_I8, {1}, {1})), "BAD_DTYPE x.dtype");
   EXPECT_EQ(Outcome(ValuesTensor(v1::DTYPE_BOOL, {1}, {2})), "BAD_MASK x");
   EXPECT_EQ(Outcome(ValuesTensor(v1::DTYPE_BOOL, {1}, {0.5f})), "BAD_MASK x");
   EXPECT_EQ(Outcome(ValuesTensor(v1::DTYPE_BOOL, {1}, {NAN})), "BAD_MASK x");
@@ -108,7 +109,7 @@ TEST(TensorDecoder, UnknownTypesAreRefused) {
   v1::Tensor tensor = FloatTensor({1}, {1});
   tensor.set_dtype(v1::DTYPE_UNSPECIFIED);
   EXPECT_EQ(Outcome(tensor), "BAD_DTYPE x.dtype");
-  tensor.set_dtype(static_cast<v1::DType>(4));
+  tensor.set_dtype(static_cast<v1::DType>(7));
   EXPECT_EQ(Outcome(tensor), "BAD_DTYPE x.dtype");
   tensor.set_dtype(static_cast<v1::DType>(77));
   EXPECT_EQ(Outcome(tensor), "BAD_DTYPE x.dtype");

@@ -201,18 +201,23 @@ void Analysis::BoundKeys() {
   if (const auto* rotary = std::get_if<RotaryPosition>(&spec.attention.position)) {
     Rotate(*rotary, positions, spec.kv_head_count, spec.key_head_size, unit, &k);
   }
-  const auto cached = [&](const Approx& fresh, size_t past_elements) {
-    Values errors(past_elements, 0.0);
+  const auto cached = [&](const Approx& fresh, const Values& past_elements, int64_t size) {
+    Values errors;
+    for (const double value : past_elements) errors.push_back(precision.cached * std::fabs(value));
+    const auto largest = [&](size_t i) { return std::fabs(fresh.value[i]) + fresh.error[i]; };
     for (size_t i = 0; i < fresh.value.size(); ++i) {
-      const double largest = std::fabs(fresh.value[i]) + fresh.error[i];
-      const double rounding =
-          spec.cache_dtype == DType::kF32 ? 0.0 : RoundingError(spec.cache_dtype, largest);
-      errors.push_back(fresh.error[i] + rounding);
+      double bound = largest(i);
+      const size_t vector = i - i % At(size);
+      for (size_t j = vector; spec.cache_dtype == DType::kI8 && j < vector + At(size); ++j) {
+        bound = std::max(bound, largest(j));
+      }
+      errors.push_back(fresh.error[i] + precision.cached * bound +
+                       RoundingError(spec.cache_dtype, bound));
     }
     return errors;
   };
-  bounds.present_key = cached(k, input.past_key.size());
-  bounds.present_value = cached(v, input.past_value.size());
+  bounds.present_key = cached(k, input.past_key, spec.key_head_size);
+  bounds.present_value = cached(v, input.past_value, spec.value_head_size);
 }
 
 void Analysis::BoundScores() {
@@ -381,6 +386,8 @@ double RoundingError(DType type, double value) {
       return std::max(0x1p-11 * std::fabs(value), 0x1p-25);
     case DType::kBF16:
       return std::max(0x1p-8 * std::fabs(value), 0x1p-134);
+    case DType::kI8:  // half a step, and the roundings of the scale
+      return std::fabs(value) / 254.0 * 1.001;
     default:
       return 0.0;
   }

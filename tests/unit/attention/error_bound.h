@@ -14,7 +14,12 @@ struct Precision {
   double unit = 0x1p-24;  // of one float32 operation, round to nearest
   double exp = 0x1p-22;   // of e^x: 2 ulp (lib/simd/vector_ops.h)
   double input = 0.0;     // of the elements of x, context, q, k, v as given
+  double cached = 0.0;    // of cached elements as given: see CachedPrecision
 };
+
+// Relative error with which the kernels use an element of a cache of `type` as it is read back. In
+// an I8 cache that is rounded, and the kernels multiply scores and weights by its scale.
+constexpr double CachedPrecision(DType type) { return type == DType::kI8 ? 3 * 0x1p-24 : 0.0; }
 
 // Largest absolute error of each element of a reference::Output (same shapes). present_* hold what
 // the cache's rounding adds; cached keys and values count as exact.
@@ -42,7 +47,8 @@ ErrorBounds BoundErrors(const LayerSpec& spec, const reference::Weights& weights
                         const reference::Input& input, const reference::Output& reference,
                         const Precision& precision);
 
-// Error of rounding `value` to `type` once.
+// Error of rounding `value` to `type` once; for I8 of rounding an element of a vector whose largest
+// one is `value`.
 double RoundingError(DType type, double value);
 
 }  // namespace attnserve

@@ -34,6 +34,21 @@ Values Normals(Dice& dice, DType type, int64_t count, double deviation) {
   return values;
 }
 
+// Vectors of `size` elements that a cache of `type` holds as they are: for I8 multiples of 1/64 of
+// which one is 127, so that the scale is exact.
+Values CachedVectors(Dice& dice, DType type, int64_t count, int64_t size) {
+  if (type != DType::kI8) return Normals(dice, type, count * size, 1.0);
+  Values values;
+  for (int64_t vector = 0; vector < count; ++vector) {
+    const int64_t largest = dice.Between(0, size - 1);
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t steps = i == largest ? 127 : dice.Between(-127, 127);
+      values.push_back(static_cast<double>(steps) / 64.0);
+    }
+  }
+  return values;
+}
+
 std::vector<float> NormalFloats(Dice& dice, int64_t count, double mean, double deviation) {
   std::vector<float> values(static_cast<size_t>(count));
   for (float& value : values) value = static_cast<float>(mean + deviation * dice.Normal());
@@ -240,8 +255,9 @@ void AddCoreTensors(Dice& dice, const LayerSpec& spec, int64_t past, int64_t add
   input.query = Normals(dice, io, input.query_count * spec.query_width(), deviation);
   input.key = Normals(dice, io, added * spec.key_width(), 1.0);
   input.value = Normals(dice, io, added * spec.value_width(), 1.0);
-  input.past_key = Normals(dice, spec.cache_dtype, past * spec.key_width(), 1.0);
-  input.past_value = Normals(dice, spec.cache_dtype, past * spec.value_width(), 1.0);
+  const int64_t vectors = past * spec.kv_head_count;
+  input.past_key = CachedVectors(dice, spec.cache_dtype, vectors, spec.key_head_size);
+  input.past_value = CachedVectors(dice, spec.cache_dtype, vectors, spec.value_head_size);
 }
 
 // Puts NaN and infinities into some keys and values.
@@ -277,7 +293,7 @@ RandomLayer MakeRandomLayer(Dice& dice) {
   spec.head_count = spec.kv_head_count * dice.Pick<int64_t>({1, 1, 2, 3, 4, 7});
   spec.key_head_size = RandomSize(dice);
   spec.value_head_size = dice.Chance(0.5) ? spec.key_head_size : RandomSize(dice);
-  spec.cache_dtype = RandomFloatType(dice);
+  spec.cache_dtype = dice.Chance(0.2) ? DType::kI8 : RandomFloatType(dice);
   spec.attention = RandomOptions(dice, spec);
   AddPosition(dice, &spec);
   spec.output_size = spec.context_width();

@@ -27,6 +27,8 @@ double LoadElement(DType dtype, const char* bytes) {
       return *bytes != 0 ? 1.0 : 0.0;
     case DType::kI64:
       return static_cast<double>(Load<int64_t>(bytes));
+    case DType::kI8:
+      return static_cast<double>(Load<int8_t>(bytes));
   }
   return 0.0;
 }

@@ -364,6 +364,99 @@ TEST(KvSequence, PositionsAreKeptOnlyWhereTheyDifferFromIndices) {
   EXPECT_TRUE(sequence.positions().empty());
 }
 
+// A vector and how an I8 cache should hold it.
+struct ScaledVector {
+  ScaledVector(const Vectors& vectors, int64_t token, int64_t head, int64_t size) {
+    float largest = 0.0f;
+    for (int64_t i = 0; i < size; ++i) {
+      largest = std::max(largest, std::fabs(vectors.At(token, head, i)));
+    }
+    scale = largest / 127.0f;
+    for (int64_t i = 0; i < size; ++i) {
+      const float steps = scale > 0.0f ? vectors.At(token, head, i) / scale : 0.0f;
+      bytes.push_back(static_cast<int8_t>(std::nearbyint(steps)));
+    }
+  }
+  float scale;
+  std::vector<int8_t> bytes;
+};
+
+float ScaleAt(const void* vectors, int64_t bytes, int64_t slot) {
+  float scale;
+  std::memcpy(&scale, static_cast<const uint8_t*>(vectors) + bytes + slot * 4, sizeof scale);
+  return scale;
+}
+
+TEST(KvSequence, I8TokensHaveAScaleForEachHead) {
+  for (const DType source : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const auto& [heads, key_size, value_size] :
+         {Sizes{1, 1, 1}, Sizes{2, 17, 33}, Sizes{3, 128, 16}, Sizes{1, 129, 300}}) {
+      const KvLayout layout{heads, key_size, value_size, DType::kI8};
+      EXPECT_EQ(layout.key_bytes(), 64 * (key_size + 4));
+      EXPECT_EQ(layout.value_bytes(), 64 * (layout.padded_value_size() + 4));
+      KvBlockPool pool(kUnlimited);
+      DirtyBlocks(pool, layout, 3, 0xff);
+      const Vectors keys(source, 150, heads, key_size, 1);
+      Vectors values(source, 150, heads, value_size, 2);
+      for (int64_t i = 0; i < value_size; ++i) values.Set(3, 0, i, 0.0f);  // its scale is 0
+      KvSequence sequence(layout, &pool);
+      ASSERT_TRUE(sequence.Reserve(150).ok());
+      for (int64_t begin = 0; begin < 150; begin += 30) {  // strips and blocks in pieces
+        sequence.Extend(30, nullptr);
+        sequence.WriteTokens(begin, keys.Slice(begin, 30), values.Slice(begin, 30), 0, heads);
+      }
+      for (int64_t t = 0; t < 150; ++t) {
+        const int64_t slot = t % 64;
+        for (int64_t h = 0; h < heads; ++h) {
+          const ScaledVector key(keys, t, h, key_size), value(values, t, h, value_size);
+          const auto* key_block = static_cast<const int8_t*>(sequence.keys(t / 64, h));
+          const auto* value_block = static_cast<const int8_t*>(sequence.values(t / 64, h));
+          ASSERT_EQ(ScaleAt(key_block, 64 * key_size, slot), key.scale);
+          ASSERT_EQ(ScaleAt(value_block, 64 * layout.padded_value_size(), slot), value.scale);
+          std::vector<float> read_key(key.bytes.size()), read_value(value.bytes.size());
+          sequence.ReadToken(t, h, read_key.data(), read_value.data());
+          for (size_t i = 0; i < key.bytes.size(); ++i) {
+            const size_t place = static_cast<size_t>(slot / 16 * key_size * 16 + slot % 16);
+            ASSERT_EQ(key_block[place + i * 16], key.bytes[i]);
+            ASSERT_EQ(read_key[i], static_cast<float>(key.bytes[i]) * key.scale);
+          }
+          for (size_t i = 0; i < static_cast<size_t>(layout.padded_value_size()); ++i) {
+            const size_t place = i / 16 * 64 * 16 + static_cast<size_t>(slot) * 16 + i % 16;
+            const bool padding = i >= value.bytes.size();
+            ASSERT_EQ(value_block[place], padding ? 0 : value.bytes[i]);
+            if (!padding) {
+              ASSERT_EQ(read_value[i], static_cast<float>(value.bytes[i]) * value.scale);
+            }
+          }
+        }
+      }
+      EXPECT_TRUE(sequence.values_finite(0, 0));
+    }
+  }
+}
+
+TEST(KvSequence, I8TokenWithANonFiniteElementIsNaN) {
+  for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+    const KvLayout layout{2, 5, 140, DType::kI8};
+    KvBlockPool pool(kUnlimited);
+    const Vectors keys(DType::kF32, 70, 2, 5, 1);
+    Vectors values(DType::kF32, 70, 2, 140, 2);
+    values.Set(65, 1, 139, bad);
+    KvSequence sequence(layout, &pool);
+    ASSERT_TRUE(sequence.Reserve(70).ok());
+    sequence.Extend(70, nullptr);
+    sequence.WriteTokens(0, keys.view(), values.view(), 0, 2);
+    EXPECT_FALSE(sequence.values_finite(1, 1));
+    EXPECT_TRUE(sequence.values_finite(1, 0));
+    EXPECT_TRUE(sequence.values_finite(0, 1));
+    float value[140];
+    sequence.ReadToken(65, 1, nullptr, value);
+    for (const float element : value) EXPECT_TRUE(std::isnan(element));
+    sequence.ReadToken(64, 1, nullptr, value);
+    for (const float element : value) EXPECT_TRUE(std::isfinite(element));
+  }
+}
+
 TEST(KvSequence, ThreadsMayWriteDifferentHeads) {
   const KvLayout layout{4, 33, 31, DType::kBF16};
   KvBlockPool pool(kUnlimited);

@@ -217,8 +217,10 @@ class RandomSessions {
     reference::Input input = session.input;
     input.query_count = session.tokens;
     const reference::Output expected = reference::Run(exact, layer_.weights, input);
+    Precision precision;
+    precision.cached = CachedPrecision(layer_.spec.cache_dtype);
     const ErrorBounds bounds =
-        BoundErrors(layer_.spec, layer_.weights, input, expected, Precision{});
+        BoundErrors(layer_.spec, layer_.weights, input, expected, precision);
     const Floats actual(reinterpret_cast<const float*>(sink.output.data()),
                         reinterpret_cast<const float*>(sink.output.data() + sink.output.size()));
     const int64_t width = static_cast<int64_t>(actual.size()) / tokens;

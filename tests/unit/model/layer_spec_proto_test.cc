@@ -174,7 +174,7 @@ TEST(LayerSpecFromProto, UnknownEnumValueIsRefused) {
   proto.set_kind(static_cast<v1::LayerKind>(77));
   EXPECT_EQ(GetErrorDetail(LayerSpecFromProto(proto, "x").status())->field, "x.kind");
   proto = Proto(kSelf);
-  proto.set_cache_dtype(static_cast<v1::DType>(4));
+  proto.set_cache_dtype(static_cast<v1::DType>(7));
   EXPECT_EQ(GetErrorDetail(LayerSpecFromProto(proto, "x").status())->reason, "BAD_DTYPE");
   proto = Proto(kSelf);
   proto.mutable_attention()->mutable_rotary()->set_pairing(
@@ -232,14 +232,15 @@ TEST(LayerSpecToProto, RoundTripGivesTheSameLayer) {
 }
 
 TEST(DTypeFromProto, EveryTypeGoesThereAndBack) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kBool, DType::kI64}) {
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBF16, DType::kBool, DType::kI64, DType::kI8}) {
     EXPECT_EQ(DTypeFromProto(DTypeToProto(dtype), "x").value(), dtype);
     EXPECT_EQ(v1::DType_Name(DTypeToProto(dtype)), "DTYPE_" + std::string(DTypeName(dtype)));
   }
 }
 
 TEST(DTypeFromProto, UnsetAndUnknownAreRefused) {
-  for (const int value : {0, 4, 7, -1, 1000}) {
+  for (const int value : {0, 7, 8, -1, 1000}) {
     const auto dtype = DTypeFromProto(static_cast<v1::DType>(value), "x.dtype");
     const auto detail = GetErrorDetail(dtype.status());
     ASSERT_TRUE(detail.has_value()) << value;

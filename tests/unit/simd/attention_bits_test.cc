@@ -15,7 +15,7 @@
 namespace attnserve::simd {
 namespace {
 
-constexpr DType kCacheTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kCacheTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
 
 ProblemOptions RandomOptions(std::mt19937& random, int64_t most_tokens) {
   const auto sometimes = [&random] { return random() % 3 == 0; };
@@ -129,7 +129,8 @@ TEST(AttentionBits, TargetsOfOneFamilyAgree) {
   }
 }
 
-// The recipe of a score: one fused step per element, ascending, from 0, then the scale.
+// The recipe of a score: one fused step per element, ascending, from 0, then the key's scale in an
+// I8 cache, then the scale.
 TEST(AttentionBits, BlockScoresFollowTheRecipe) {
   for (const DType dtype : kCacheTypes) {
     for (const int64_t d_k : {1, 3, 16, 17, 129}) {
@@ -143,13 +144,15 @@ TEST(AttentionBits, BlockScoresFollowTheRecipe) {
         const std::vector<float>& query = problem.rows[0].query;
         BlockScores(problem.params(), query.data(), problem.cache.block(0), scores);
         for (int64_t j = 0; j < kTokensPerBlock; ++j) {
+          const float key_scale = problem.cache.key_scale(j);
           float sum = 0.0f;
           for (int64_t i = 0; i < d_k; ++i) {
             const float q = query[static_cast<size_t>(i)];
-            const float k = static_cast<float>(problem.cache.key(j, i));
+            const float k =
+                static_cast<float>(problem.cache.key(j, i) / static_cast<double>(key_scale));
             sum = RoundingsPerStep() == 1.0 ? std::fma(q, k, sum) : q * k + sum;
           }
-          ASSERT_EQ(scores[j], sum * options.scale) << "key " << j;
+          ASSERT_EQ(scores[j], sum * key_scale * options.scale) << "key " << j;
         }
       });
     }

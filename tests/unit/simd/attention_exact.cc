@@ -41,7 +41,10 @@ ExactScore Score(const Problem& problem, size_t row_index, int64_t key) {
   const double scale = static_cast<double>(options.scale);
   const double steps = RoundingsPerStep() * static_cast<double>(options.d_k);
   result.score = dot * scale;
-  result.error = steps * kUnit * absolute * std::fabs(scale) + kUnit * std::fabs(result.score);
+  // The products with the scale of the call and, in an I8 cache, with the key's.
+  const double scalings = options.dtype == DType::kI8 ? 2.0 : 1.0;
+  result.error =
+      steps * kUnit * absolute * std::fabs(scale) + scalings * kUnit * std::fabs(result.score);
   if (options.softcap > 0.0f) {  // slope at most 1
     const double cap = static_cast<double>(options.softcap);
     result.score = cap * std::tanh(result.score / cap);
@@ -110,7 +113,8 @@ ExactRow ComputeExactly(const Problem& problem, size_t row_index) {
   // Each rescaling multiplies by e^x of a rounded difference; the differences telescope, so their
   // roundings are those of one of size |score - maximum|.
   const double rescales = Rescales(scores);
-  const double steps = RoundingsPerStep() * attended + rescales;
+  const double value_scalings = options.dtype == DType::kI8 ? 1.0 : 0.0;
+  const double steps = RoundingsPerStep() * attended + rescales + value_scalings;
   double sum = std::exp(static_cast<double>(options.sink_logit) - maximum);
   double sum_error = sum * kExpError;
   std::vector<double> absolute(d_v, 0.0);

@@ -65,16 +65,36 @@ PoisonedCache::PoisonedCache(DType dtype, int64_t d_k, int64_t d_v, int64_t toke
   const int64_t size = static_cast<int64_t>(ElementSize(dtype));
   for (int64_t b = 0; b < BlocksForTokens(tokens); ++b) {
     AlignedBuffer<uint8_t>& block = blocks_.emplace_back(static_cast<size_t>(layout.block_bytes()));
-    for (int64_t i = 0; i < layout.block_bytes() / size; ++i) Store(block.data(), i, kNan);
-  }
-  for (int64_t token = 0; token < tokens; ++token) {
-    void* values = blocks_[static_cast<size_t>(token / 64)].data() + layout.key_bytes();
-    for (int64_t i = d_v; i < layout.padded_value_size(); ++i) {
-      Store(values, (i / 16 * 64 + token % 64) * 16 + i % 16, 0.0f);
+    std::fill_n(block.data(), layout.block_bytes(), uint8_t{0xff});  // NaN, the scales of I8 too
+    for (int64_t i = 0; dtype != DType::kI8 && i < layout.block_bytes() / size; ++i) {
+      Store(block.data(), i, kNan);
     }
   }
-  keys_.assign(static_cast<size_t>(tokens * d_k), 0.0);
-  values_.assign(static_cast<size_t>(tokens * d_v), 0.0);
+  for (int64_t token = 0; token < tokens; ++token) {
+    for (int64_t i = d_v; i < layout.padded_value_size(); ++i) {
+      std::memset(Values(token) + ValuePlace(token, i) * size, 0, static_cast<size_t>(size));
+    }
+  }
+  given_keys_.assign(static_cast<size_t>(tokens * d_k), 0.0f);
+  given_values_.assign(static_cast<size_t>(tokens * d_v), 0.0f);
+  keys_.assign(given_keys_.size(), 0.0);
+  values_.assign(given_values_.size(), 0.0);
+}
+
+uint8_t* PoisonedCache::Keys(int64_t token) const {
+  return const_cast<uint8_t*>(blocks_[static_cast<size_t>(token / 64)].data());
+}
+
+uint8_t* PoisonedCache::Values(int64_t token) const {
+  return Keys(token) + KvLayout{1, d_k_, d_v_, dtype_}.key_bytes();
+}
+
+int64_t PoisonedCache::KeyPlace(int64_t token, int64_t i) const {
+  return (token % 64 / 16 * d_k_ + i) * 16 + token % 16;
+}
+
+int64_t PoisonedCache::ValuePlace(int64_t token, int64_t i) {
+  return (i / 16 * 64 + token % 64) * 16 + i % 16;
 }
 
 float PoisonedCache::Store(void* block, int64_t element, float value) {
@@ -89,16 +109,55 @@ float PoisonedCache::Store(void* block, int64_t element, float value) {
   return dtype_ == DType::kF16 ? F16ToF32(bits) : Bf16ToF32(bits);
 }
 
+template <typename Place>
+void PoisonedCache::StoreVector(uint8_t* vectors, int64_t scales_at, int64_t token, int64_t size,
+                                const float* given, const Place& place, double* rounded) {
+  float largest = 0.0f;
+  for (int64_t i = 0; i < size; ++i) {
+    const float magnitude = std::isfinite(given[i]) ? std::fabs(given[i]) : kNan;
+    largest = magnitude > largest || std::isnan(magnitude) ? magnitude : largest;
+    if (std::isnan(largest)) break;
+  }
+  const float scale = largest / 127.0f;
+  std::memcpy(vectors + scales_at + token % 64 * 4, &scale, sizeof scale);
+  for (int64_t i = 0; i < size; ++i) {
+    const float steps = scale > 0.0f ? std::nearbyint(given[i] / scale) : 0.0f;
+    const int8_t byte = static_cast<int8_t>(std::clamp(steps, -127.0f, 127.0f));
+    std::memcpy(vectors + place(i), &byte, 1);
+    rounded[i] = static_cast<double>(byte) * static_cast<double>(scale);
+  }
+}
+
 void PoisonedCache::SetKey(int64_t token, int64_t i, float value) {
-  uint8_t* keys = blocks_[static_cast<size_t>(token / 64)].data();
-  const int64_t strip = token % 64 / 16;
-  keys_[Index(token, i, d_k_)] = Store(keys, (strip * d_k_ + i) * 16 + token % 16, value);
+  given_keys_[Index(token, i, d_k_)] = value;
+  if (dtype_ == DType::kI8) {
+    const size_t first = Index(token, 0, d_k_);
+    StoreVector(
+        Keys(token), 64 * d_k_, token, d_k_, &given_keys_[first],
+        [&](int64_t e) { return KeyPlace(token, e); }, &keys_[first]);
+  } else {
+    keys_[Index(token, i, d_k_)] = Store(Keys(token), KeyPlace(token, i), value);
+  }
 }
 
 void PoisonedCache::SetValue(int64_t token, int64_t i, float value) {
-  uint8_t* values =
-      blocks_[static_cast<size_t>(token / 64)].data() + KvLayout{1, d_k_, d_v_, dtype_}.key_bytes();
-  values_[Index(token, i, d_v_)] = Store(values, (i / 16 * 64 + token % 64) * 16 + i % 16, value);
+  given_values_[Index(token, i, d_v_)] = value;
+  if (dtype_ == DType::kI8) {
+    const size_t first = Index(token, 0, d_v_);
+    const int64_t padded = KvLayout{1, d_k_, d_v_, dtype_}.padded_value_size();
+    StoreVector(
+        Values(token), 64 * padded, token, d_v_, &given_values_[first],
+        [&](int64_t e) { return ValuePlace(token, e); }, &values_[first]);
+  } else {
+    values_[Index(token, i, d_v_)] = Store(Values(token), ValuePlace(token, i), value);
+  }
+}
+
+float PoisonedCache::key_scale(int64_t token) const {
+  if (dtype_ != DType::kI8) return 1.0f;
+  float scale;
+  std::memcpy(&scale, Keys(token) + 64 * d_k_ + token % 64 * 4, sizeof scale);
+  return scale;
 }
 
 KvHeadBlock PoisonedCache::block(int64_t index) const {
@@ -207,10 +266,10 @@ Problem Truncated(const Problem& problem, int64_t tokens) {
   truncated.key_positions = problem.key_positions;
   for (int64_t token = 0; token < tokens; ++token) {
     for (int64_t i = 0; i < options.d_k; ++i) {
-      truncated.cache.SetKey(token, i, static_cast<float>(problem.cache.key(token, i)));
+      truncated.cache.SetKey(token, i, problem.cache.given_key(token, i));
     }
     for (int64_t i = 0; i < options.d_v; ++i) {
-      truncated.cache.SetValue(token, i, static_cast<float>(problem.cache.value(token, i)));
+      truncated.cache.SetValue(token, i, problem.cache.given_value(token, i));
     }
   }
   return truncated;

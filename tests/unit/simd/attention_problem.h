@@ -18,13 +18,20 @@ class PoisonedCache {
  public:
   PoisonedCache(DType dtype, int64_t d_k, int64_t d_v, int64_t tokens);
 
-  // Writes one element, rounded to the cache's type.
+  // Writes one element, rounded to the cache's type; in an I8 cache its vector anew.
   void SetKey(int64_t token, int64_t i, float value);
   void SetValue(int64_t token, int64_t i, float value);
+
+  // An element as it was given.
+  float given_key(int64_t token, int64_t i) const { return given_keys_[Index(token, i, d_k_)]; }
+  float given_value(int64_t token, int64_t i) const { return given_values_[Index(token, i, d_v_)]; }
 
   // What an element is after rounding.
   double key(int64_t token, int64_t i) const { return keys_[Index(token, i, d_k_)]; }
   double value(int64_t token, int64_t i) const { return values_[Index(token, i, d_v_)]; }
+
+  // What an I8 cache multiplies a key's bytes by; 1 for other types.
+  float key_scale(int64_t token) const;
 
   int64_t tokens() const { return tokens_; }
   int64_t block_count() const { return static_cast<int64_t>(blocks_.size()); }
@@ -37,13 +44,24 @@ class PoisonedCache {
   static size_t Index(int64_t token, int64_t i, int64_t size) {
     return static_cast<size_t>(token * size + i);
   }
+  uint8_t* Keys(int64_t token) const;
+  uint8_t* Values(int64_t token) const;
+  // Element `i` of keys or values of a token; for I8 of their bytes.
+  int64_t KeyPlace(int64_t token, int64_t i) const;
+  static int64_t ValuePlace(int64_t token, int64_t i);
   float Store(void* block, int64_t element, float value);
+  // The vector of a token in an I8 cache, whose elements lie at place(i) and whose scale follows
+  // `scales_at` bytes.
+  template <typename Place>
+  void StoreVector(uint8_t* vectors, int64_t scales_at, int64_t token, int64_t size,
+                   const float* given, const Place& place, double* rounded);
 
   DType dtype_;
   int64_t d_k_;
   int64_t d_v_;
   int64_t tokens_;
   std::vector<AlignedBuffer<uint8_t>> blocks_;
+  std::vector<float> given_keys_, given_values_;
   std::vector<double> keys_;
   std::vector<double> values_;
 };

@@ -41,7 +41,7 @@ bool IsEmptyRow(const RowResult& result) {
 }
 
 TEST(AttentionSpecial, HiddenKeysAndValuesNeverLeak) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     for (const float poison : {kNan, kInf, -kInf}) {
       ForEachTarget([&] {
         ProblemOptions options = SomeOptions(200, 7);

@@ -12,7 +12,7 @@ namespace attnserve::simd {
 namespace {
 
 constexpr int64_t kHeadSizes[] = {1, 3, 8, 15, 16, 17, 64, 80, 128, 129};
-constexpr DType kCacheTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kCacheTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
 
 float DefaultScale(int64_t d_k) { return 1.0f / std::sqrt(static_cast<float>(d_k)); }
 

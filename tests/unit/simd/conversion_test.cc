@@ -1,4 +1,5 @@
 // Conversion on every target against the one-element functions of lib/base.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -72,6 +73,68 @@ TEST(Narrow, HasTheBitsOfTheBase) {
         const uint16_t expected = type == DType::kF16 ? F32ToF16(values[i]) : F32ToBf16(values[i]);
         ASSERT_EQ(narrow[i], expected) << DTypeName(type) << " of " << std::hex << Bits(values[i]);
       }
+    }
+  });
+}
+
+TEST(Quantize, RoundsToNearestEvenAndStaysInRange) {
+  const std::vector<float> x = {0.0f,  -0.0f,  0.5f,   1.5f,    2.5f,   -0.5f,   -1.5f,
+                                2.49f, 126.5f, 127.0f, -127.0f, 127.4f, 1000.0f, -1e30f};
+  const std::vector<int8_t> steps = {0, 0, 0, 2, 2, 0, -2, 2, 126, 127, -127, 127, 127, -127};
+  ForEachTarget([&] {
+    for (const float scale : {1.0f, 0x1p-20f, 0x1p100f}) {
+      std::vector<float> scaled;
+      for (const float value : x) scaled.push_back(value * scale);
+      std::vector<int8_t> bytes(x.size() + 1, 99);
+      Quantize(scaled.data(), static_cast<int64_t>(x.size()), scale, bytes.data());
+      EXPECT_EQ(bytes.back(), 99);
+      bytes.pop_back();
+      EXPECT_EQ(bytes, steps) << scale;
+    }
+  });
+}
+
+TEST(Quantize, EveryLengthIsWithinHalfAStepOfTheLargest) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  ForEachTarget([&] {
+    for (int64_t count = 0; count <= 67; ++count) {
+      std::vector<float> x(static_cast<size_t>(count));
+      float largest = 0.0f;
+      for (float& value : x) {
+        value = normal(random);
+        largest = std::max(largest, std::fabs(value));
+      }
+      ASSERT_EQ(LargestMagnitude(x.data(), count), largest);
+      const float scale = largest / 127.0f;
+      std::vector<int8_t> bytes(x.size());
+      Quantize(x.data(), count, scale, bytes.data());
+      for (size_t i = 0; i < x.size(); ++i) {
+        EXPECT_EQ(bytes[i], static_cast<int>(std::nearbyint(x[i] / scale)));
+        EXPECT_LE(std::fabs(x[i] - static_cast<float>(bytes[i]) * scale), 0.5001f * scale);
+      }
+    }
+  });
+}
+
+TEST(Quantize, WhatIsNotFiniteHasNoMagnitudeAndNoSteps) {
+  const float kInf = std::numeric_limits<float>::infinity();
+  const float kNan = std::numeric_limits<float>::quiet_NaN();
+  ForEachTarget([&] {
+    for (const float bad : {kInf, -kInf, kNan, -kNan}) {
+      for (size_t at = 0; at < 19; ++at) {
+        std::vector<float> x(19, 1.0f);
+        x[at] = bad;
+        EXPECT_TRUE(std::isnan(LargestMagnitude(x.data(), 19))) << bad << " at " << at;
+      }
+    }
+    const float most = std::numeric_limits<float>::max();
+    EXPECT_EQ(LargestMagnitude(&most, 1), most);
+    const float x[] = {1.0f, kNan, -kInf};
+    for (const float scale : {0.0f, kNan, -1.0f}) {
+      int8_t bytes[] = {9, 9, 9};
+      Quantize(x, 3, scale, bytes);
+      for (const int8_t byte : bytes) EXPECT_EQ(byte, 0);
     }
   });
 }
