@@ -22,7 +22,7 @@ constexpr int64_t kChunkTokens = 256;                                // 2 MiB of
 constexpr int64_t kGrowth = 64;  // tokens that may come on top of a context while it is measured
 
 int Rounds(const Bench& bench) { return std::min(3, bench.plan.rounds); }
-double PointSeconds(const Bench& bench) { return bench.plan.quick ? 0.02 : 1.0; }
+double PointSeconds(const Bench& bench) { return bench.plan.quick ? 0.02 : 0.6; }
 
 // Adds a point to its chart and a line to the table.
 void AddPoint(const Bench& bench, const std::string& chart, const std::string& curve, double x,
@@ -202,8 +202,8 @@ SessionBytes MeasureSession(const Bench& bench, int64_t tokens, int64_t steps) {
 void ScaleMemory(const Bench& bench) {
   constexpr int64_t kDecoded = 32;  // as many as replies are kept
   constexpr double kMib = 1 << 20;
-  for (const int64_t tokens : {1, 16, 32, 64, 65, 128, 129, 192, 193, 256, 257, 512, 513, 1024,
-                               2048, 4096, 16384, 65536}) {
+  for (const int64_t tokens :
+       {1, 16, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 4096, 16384, 65536}) {
     if (bench.plan.quick && tokens > 65) break;
     const double x = static_cast<double>(tokens);
     for (const int64_t steps : {int64_t{0}, kDecoded}) {
