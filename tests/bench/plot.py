@@ -11,8 +11,8 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 820, 460
 LEFT, TOP, RIGHT, BOTTOM = 80, 50, 240, 60  # margins; the legend stands in the right one
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"]  # told apart by colour-blind readers too
-GREYS = ["#555555", "#999999"]  # of ceilings and ideals
+COLOURS = ["#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#009e73", "#7fc8a9"]  # in pairs
+GREYS = ["#333333", "#777777", "#aaaaaa"]  # of ceilings and ideals
 
 # Chart: title, x, y.
 AXES = {
@@ -21,7 +21,7 @@ AXES = {
     "context": ("Tokens/s against context (H = 32, G = 8, d = 128)",
                 "cached tokens of each session", "tokens/s, all sessions together"),
     "memory": ("Memory of a session (H = 32, G = 8, d = 128, F32 cache)",
-               "tokens held", "MiB a session"),
+               "tokens held", "KiB a session"),
 }
 
 
@@ -73,7 +73,7 @@ def grid(x, y, title, x_label, y_label):
         yield text(x.place(tick), y.begin + 18, short(tick), "middle")
     for tick in y.ticks:
         yield line(x.begin, y.place(tick), x.end, y.place(tick), style)
-        yield text(x.begin - 8, y.place(tick) + 4, f"{tick:g}", "end")
+        yield text(x.begin - 8, y.place(tick) + 4, short(tick), "end")
     yield text((x.begin + x.end) / 2, HEIGHT - 16, x_label, "middle", 13)
     middle = (y.begin + y.end) / 2
     yield text(20, middle, y_label, "middle", 13, f' transform="rotate(-90 20 {middle:.1f})"')

@@ -201,7 +201,7 @@ SessionBytes MeasureSession(const Bench& bench, int64_t tokens, int64_t steps) {
 
 void ScaleMemory(const Bench& bench) {
   constexpr int64_t kDecoded = 32;  // as many as replies are kept
-  constexpr double kMib = 1 << 20;
+  constexpr double kKib = 1024.0;
   for (const int64_t tokens :
        {1, 16, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 4096, 16384, 65536}) {
     if (bench.plan.quick && tokens > 65) break;
@@ -210,9 +210,9 @@ void ScaleMemory(const Bench& bench) {
       if (tokens < steps) continue;
       const SessionBytes bytes = MeasureSession(bench, tokens, steps);
       const std::string curve = steps == 0 ? "resident, prefilled" : "resident, 32 tokens decoded";
-      AddPoint(bench, "memory", curve, x, bytes.resident / kMib, "MiB", bytes.owned / kMib);
+      AddPoint(bench, "memory", curve, x, bytes.resident / kKib, "KiB", bytes.owned / kKib);
       if (steps == 0)
-        bench.table.AddPoint("memory", "ideal: keys and values", x, bytes.ideal / kMib);
+        bench.table.AddPoint("memory", "ideal: keys and values", x, bytes.ideal / kKib);
     }
   }
 }
@@ -223,6 +223,7 @@ void Scale(const Bench& bench) {
   ScaleSessions(bench);
   ScaleContext(bench, v1::DTYPE_F32, "F32");
   ScaleContext(bench, v1::DTYPE_F16, "F16");
+  ScaleContext(bench, v1::DTYPE_I8, "I8");
   ScaleMemory(bench);
 }
 
