@@ -23,6 +23,7 @@ void RpcLatency(const Bench& bench);    // one caller on a tiny layer, beside an
 void ManySessions(const Bench& bench);  // 32 sessions on a layer bound by its weights
 void LongPrompt(const Bench& bench);    // what a long prompt does to others' decode steps
 void Memory(const Bench& bench);        // what sessions of 1,000 tokens take
+void Scale(const Bench& bench);         // how cost grows with sessions, context, tokens held
 
 }  // namespace attnserve::bench
 

@@ -1,7 +1,3 @@
-#include <unistd.h>
-
-#include <fstream>
-
 #include "absl/strings/str_format.h"
 #include "tests/bench/bench_server.h"
 #include "tests/bench/benchmarks.h"
@@ -11,13 +7,6 @@ namespace attnserve::bench {
 namespace {
 
 constexpr int64_t kTokens = 1000;
-
-double ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  double total = 0.0, resident = 0.0;
-  file >> total >> resident;
-  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
 
 Line TimesIdeal(std::string what, double bytes, double ideal, double bound) {
   Line line;

@@ -1,5 +1,7 @@
 #include "tests/bench/table.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -67,6 +69,13 @@ double TimeOf(const std::function<void()>& work) {
   return Now() - start;
 }
 
+double ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  double total = 0.0, resident = 0.0;
+  file >> total >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
 void Table::Add(Line line) {
   if (lines_.empty()) {
     std::printf("%-20s %-46s %10s %-9s %10s %6s  %s\n", "benchmark", "shape", "figure", "",
@@ -77,6 +86,10 @@ void Table::Add(Line line) {
               line.reach.c_str(), line.reached ? "" : "  missed");
   std::fflush(stdout);
   lines_.push_back(std::move(line));
+}
+
+void Table::AddPoint(const std::string& chart, const std::string& curve, double x, double y) {
+  charts_[chart][curve].emplace_back(x, y);
 }
 
 bool Table::WriteJson(const std::string& path, const std::string& machine, int threads) const {
@@ -93,6 +106,7 @@ bool Table::WriteJson(const std::string& path, const std::string& machine, int t
                             {"reach", line.reach},
                             {"reached", line.reached}});
   }
+  if (!charts_.empty()) all["charts"] = charts_;
   std::ofstream file(path);
   file << all.dump(1) << '\n';
   return file.good();

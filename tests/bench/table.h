@@ -3,7 +3,9 @@
 #define ATTNSERVE_TESTS_BENCH_TABLE_H_
 
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace attnserve::bench {
@@ -49,17 +51,23 @@ double Median(std::vector<double> values);
 double Quantile(std::vector<double> values, double q);  // q in [0, 1]
 double Now();                                           // seconds, steady
 double TimeOf(const std::function<void()>& work);       // seconds
+double ResidentBytes();                                 // of this process
 
-// Collects lines; prints each as it comes (progress) and the JSON at the end.
+// A curve of a chart: y over x.
+using Curve = std::vector<std::pair<double, double>>;
+
+// Collects lines and points; prints each line as it comes (progress) and the JSON at the end.
 class Table {
  public:
   void Add(Line line);
   const std::vector<Line>& lines() const { return lines_; }
-  // One object: {"machine": ..., "lines": [...]}.
+  void AddPoint(const std::string& chart, const std::string& curve, double x, double y);
+  // One object: {"machine": ..., "lines": [...], "charts": {chart: {curve: [[x, y], ...]}}}.
   bool WriteJson(const std::string& path, const std::string& machine, int threads) const;
 
  private:
   std::vector<Line> lines_;
+  std::map<std::string, std::map<std::string, Curve>> charts_;
 };
 
 }  // namespace attnserve::bench
