@@ -29,7 +29,19 @@ struct SessionEntry {
   SessionInfo info;  // as of the last completed step
   std::deque<std::unique_ptr<Work>> waiting;
   bool running = false;
+  int64_t last_round = -1;  // of steps that it had one in; belongs to whoever schedules
   std::chrono::steady_clock::time_point last_used;
+};
+
+// Steps that were at their turn at once make a round. See GatherSteps.
+struct StepRounds {
+  int64_t number = 0;          // of the last one
+  int64_t sessions = 0;        // in it
+  int64_t other_sessions = 0;  // in the one before, but not in it
+  bool gathered = false;       // whether it was waited for
+  bool shared = false;         // whether any of its steps ran side by side
+  int64_t not_gathered = 0;    // next rounds that are not waited for
+  std::chrono::steady_clock::time_point begin, end;
 };
 
 class Engine::Impl {
@@ -83,6 +95,9 @@ class Engine::Impl {
   bool MayRunInSubmit(const DecodeCall& call, const SessionEntry& entry, Work& work) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunInSubmit(std::unique_ptr<Work> work);
+  void GatherSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginRound(const Works& fresh);
+  void EndRound();
   void TakeReady(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeAll(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginWorks(Works* fresh);
@@ -125,6 +140,7 @@ class Engine::Impl {
   WorkerPool workers_;
   YieldingRunner yielding_workers_;
   std::list<std::unique_ptr<Work>> active_;  // begun, in order of arrival
+  StepRounds rounds_;
   Batch small_{&workers_, {}, {}, {}};
   Batch slice_{&yielding_workers_, {}, {}, {}};  // its one work while it runs, else none
   int64_t active_stateless_ = 0;

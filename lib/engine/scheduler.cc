@@ -17,6 +17,13 @@ constexpr int64_t kBatchRows = 512;
 constexpr int64_t kActiveStateless = 16;
 // Keys up to which a slice has its full number of rows; beyond, it has fewer.
 constexpr int64_t kSliceKeys = 4096;
+// The part of the time a round of steps took that the next one is waited for, at most
+// kLongestGather; less than kShortestGather is not worth it.
+constexpr int64_t kGatherPart = 4;
+constexpr std::chrono::microseconds kShortestGather{200};
+constexpr std::chrono::microseconds kLongestGather{1000};
+// Rounds that are not waited for after one that was in vain.
+constexpr int64_t kRoundsAfterVain = 16;
 // How often idle sessions are looked for.
 constexpr std::chrono::seconds kExpiryInterval{1};
 
@@ -43,8 +50,10 @@ absl::Status Guarded(Step step) {
 void Engine::Impl::SchedulerLoop() {
   Works fresh;
   while (WaitForWork(&fresh)) {
+    BeginRound(fresh);
     BeginWorks(&fresh);
     RunSteps();
+    EndRound();
     if (const Work* small = FirstSmall(/*steps_only=*/false)) RunSmallBatch(*small);
     RunSlice();
   }
@@ -78,6 +87,7 @@ bool Engine::Impl::WaitForWork(Works* fresh) {
     }
   }
   scheduling_ = true;
+  if (active_.empty()) GatherSteps();
   if (stopping_) {
     TakeAll(fresh);
   } else {
@@ -89,6 +99,46 @@ bool Engine::Impl::WaitForWork(Works* fresh) {
     }
   }
   return !stopping_;
+}
+
+// Where nothing else is to do, waits a moment for the sessions of the last two rounds. Callers that
+// answer each reply with a step come back when the next round has just begun: two halves would take
+// turns, each at half the speed. The steps of one DecodeBatch come one after the other.
+void Engine::Impl::GatherSteps() {
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::nanoseconds took = rounds_.end - rounds_.begin;
+  const auto wait = std::min<std::chrono::nanoseconds>(took / kGatherPart, kLongestGather);
+  rounds_.gathered = false;
+  if (wait < kShortestGather || now - rounds_.end > took) return;
+  if (rounds_.not_gathered > 0) {
+    --rounds_.not_gathered;
+    return;
+  }
+  const size_t sessions = static_cast<size_t>(rounds_.sessions + rounds_.other_sessions);
+  while (!stopping_ && stateless_.empty() && ready_.size() < sessions) {
+    rounds_.gathered = true;
+    if (!work_arrived_.WaitUntil(mutex_, now + wait)) return;
+  }
+}
+
+void Engine::Impl::BeginRound(const Works& fresh) {
+  const int64_t before = rounds_.number++;
+  int64_t others = rounds_.sessions;
+  rounds_.begin = std::chrono::steady_clock::now();
+  rounds_.sessions = 0;
+  rounds_.shared = false;
+  for (const std::unique_ptr<Work>& work : fresh) {
+    if (work->entry == nullptr || work->entry->last_round == rounds_.number) continue;
+    if (work->entry->last_round == before) --others;
+    work->entry->last_round = rounds_.number;
+    ++rounds_.sessions;
+  }
+  rounds_.other_sessions = others;
+}
+
+void Engine::Impl::EndRound() {
+  rounds_.end = std::chrono::steady_clock::now();
+  if (rounds_.gathered && !rounds_.shared) rounds_.not_gathered = kRoundsAfterVain;
 }
 
 // Whether nobody schedules and nothing waits, so that a light step needs no other thread.
@@ -190,6 +240,7 @@ void Engine::Impl::RunSmallBatch(const Work& first) {
     small_.works.push_back(work.get());
     rows += work->rows_left();
   }
+  rounds_.shared |= small_.works.size() > 1;
   RunBatch(small_, kSmallRows);
   if (phase == PassPhase::kAppendKeys) {  // their queries follow at once, still side by side
     small_.works.erase(std::remove_if(small_.works.begin(), small_.works.end(),
