@@ -219,8 +219,7 @@ class RandomSessions {
     const reference::Output expected = reference::Run(exact, layer_.weights, input);
     Precision precision;
     precision.cached = CachedPrecision(layer_.spec.cache_dtype);
-    const ErrorBounds bounds =
-        BoundErrors(layer_.spec, layer_.weights, input, expected, precision);
+    const ErrorBounds bounds = BoundErrors(layer_.spec, layer_.weights, input, expected, precision);
     const Floats actual(reinterpret_cast<const float*>(sink.output.data()),
                         reinterpret_cast<const float*>(sink.output.data() + sink.output.size()));
     const int64_t width = static_cast<int64_t>(actual.size()) / tokens;
