@@ -33,10 +33,14 @@ def short(value):
 
 
 class Axis:
-    """A logarithmic axis; `begin` and `end` are where its ends lie on the page."""
+    """A logarithmic axis; `begin` and `end` are where its ends lie on the page.
+
+    What is not above 0 (memory too little to show in the process) lies at the lower end.
+    """
 
     def __init__(self, values, begin, end, binary):
-        low, high = min(values), max(values)
+        positive = [value for value in values if value > 0] or [1.0]
+        low, high = min(positive), max(positive)
         if binary:
             powers = range(math.floor(math.log2(low)), math.ceil(math.log2(high)) + 1)
             ticks = [2.0**power for power in powers]
@@ -52,7 +56,7 @@ class Axis:
         self.ticks = ticks[::-(-len(ticks) // 12)]
 
     def place(self, value):
-        share = math.log(value / self.low) / math.log(self.high / self.low)
+        share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return self.begin + share * (self.end - self.begin)
 
 
