@@ -8,8 +8,7 @@
 //           indices, never by the sequence's own length
 //   softmax running maximum, block by block inside a stretch; the sum in 16 lanes (key modulo 16)
 //   values  one FMA per visible key, ascending, its weight * the value's scale in an I8 cache;
-//   accumulators are rescaled only when the row's
-//           maximum moves
+//           accumulators are rescaled only when the row's maximum moves
 //   merge   stretches ascending, by one formula, also where one thread has them all
 // Invisible keys contribute nothing, whatever they hold. Rows never influence each other.
 // KernelFamily() in vector_ops.h names the family: without fused multiply-add instructions each FMA
