@@ -76,7 +76,7 @@ void StreamDecodeReactor::Start() {
       actions.status = status;
     }
   }
-  Act(actions);
+  Act(this, actions);
 }
 
 void StreamDecodeReactor::Drain() {
@@ -86,7 +86,7 @@ void StreamDecodeReactor::Drain() {
     draining_ = true;
     actions = Decide(false);
   }
-  Act(actions);
+  Act(this, actions);
 }
 
 void StreamDecodeReactor::OnReadDone(bool ok) {
@@ -114,7 +114,7 @@ void StreamDecodeReactor::OnReadDone(bool ok) {
     read_pending_ = false;
     actions = Decide(true);
   }
-  Act(actions);
+  Act(this, actions);
 }
 
 void StreamDecodeReactor::Submit(Step* step) {
@@ -156,7 +156,7 @@ void StreamDecodeReactor::StepEnded(Step* step) {
     }
     actions = Decide(false);
   }
-  Act(actions);
+  Act(this, actions);
 }
 
 void StreamDecodeReactor::OnWriteDone(bool ok) {
@@ -168,7 +168,7 @@ void StreamDecodeReactor::OnWriteDone(bool ok) {
     if (!ok) CancelLocked();
     actions = Decide(true);
   }
-  Act(actions);
+  Act(this, actions);
 }
 
 void StreamDecodeReactor::OnCancel() {
@@ -178,7 +178,7 @@ void StreamDecodeReactor::OnCancel() {
     CancelLocked();
     actions = Decide(false);
   }
-  Act(actions);
+  Act(this, actions);
 }
 
 void StreamDecodeReactor::OnDone() {
@@ -227,12 +227,12 @@ StreamDecodeReactor::Actions StreamDecodeReactor::Decide(bool may_read) {
   return actions;
 }
 
-void StreamDecodeReactor::Act(const Actions& actions) {
-  if (actions.read) StartRead(&reading_->request);
-  if (actions.write != nullptr) StartWrite(&actions.write->reply);
+void StreamDecodeReactor::Act(StreamDecodeReactor* stream, const Actions& actions) {
+  if (actions.read) stream->StartRead(&stream->reading_->request);
+  if (actions.write != nullptr) stream->StartWrite(&actions.write->reply);
   if (actions.finish) {
-    scope_.End(actions.status);
-    Finish(ToGrpcStatus(actions.status));
+    stream->scope_.End(actions.status);
+    stream->Finish(ToGrpcStatus(actions.status));
   }
 }
 

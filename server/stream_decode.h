@@ -93,8 +93,9 @@ class StreamDecodeReactor final
   // `may_read`: whether the caller keeps this object alive until Act has returned, as gRPC does
   // during a reaction. (A write keeps it alive by itself.)
   Actions Decide(bool may_read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The last use of this object, if it finishes.
-  void Act(const Actions& actions);
+  // Static because with nothing to do `stream` may be gone: since the lock was released, another
+  // thread may have finished it. If it finishes, this is the last use of it.
+  static void Act(StreamDecodeReactor* stream, const Actions& actions);
 
   const Backend& backend_;
   OpenStreams& streams_;
