@@ -88,7 +88,7 @@ CLI::Validator DurationTo(std::chrono::milliseconds* target) {
 struct Texts {
   std::vector<std::string> models;
   std::string session_ttl = "10m";
-  std::string step_wait = "4ms";
+  std::string step_wait = "2ms";
   std::string drain_timeout = "30s";
   std::string gemm = "auto";
   std::string log_level = "info";

@@ -30,7 +30,7 @@ struct ServerOptions {
   int64_t kv_budget_bytes = 0;          // 0: from the memory limit
   int64_t max_message_bytes = int64_t{64} << 20;
   std::chrono::milliseconds session_ttl{std::chrono::minutes(10)};
-  std::chrono::milliseconds step_wait{4};  // EngineLimits::step_wait
+  std::chrono::milliseconds step_wait{2};  // EngineLimits::step_wait
   int64_t slice_rows = 256;                // EngineLimits::slice_rows; no flag, tests cut finer
   GemmBackend gemm = GemmBackend::kAuto;
   LogLevel log_level = LogLevel::kInfo;

@@ -32,7 +32,7 @@ struct EngineLimits {
   int64_t slice_rows = 256;
   // How long a decode step may wait for long calls that run, give or take one of their tasks (some
   // 2 ms). Long calls get as much time between two batches of steps.
-  std::chrono::nanoseconds step_wait = std::chrono::milliseconds(4);
+  std::chrono::nanoseconds step_wait = std::chrono::milliseconds(2);
 };
 
 struct EngineOptions {

@@ -16,6 +16,7 @@
 
 #include "lib/base/mutex.h"
 #include "lib/engine/engine.h"
+#include "lib/engine/step_rounds.h"
 #include "lib/engine/work.h"
 #include "lib/engine/worker_pool.h"
 #include "lib/engine/yielding_runner.h"
@@ -29,19 +30,8 @@ struct SessionEntry {
   SessionInfo info;  // as of the last completed step
   std::deque<std::unique_ptr<Work>> waiting;
   bool running = false;
-  int64_t last_round = -1;  // of steps that it had one in; belongs to whoever schedules
+  int64_t last_round = -1;  // see StepRounds; belongs to whoever schedules
   std::chrono::steady_clock::time_point last_used;
-};
-
-// Steps that were at their turn at once make a round. See GatherSteps.
-struct StepRounds {
-  int64_t number = 0;          // of the last one
-  int64_t sessions = 0;        // in it
-  int64_t other_sessions = 0;  // in the one before, but not in it
-  bool gathered = false;       // whether it was waited for
-  bool shared = false;         // whether any of its steps ran side by side
-  int64_t not_gathered = 0;    // next rounds that are not waited for
-  std::chrono::steady_clock::time_point begin, end;
 };
 
 class Engine::Impl {
@@ -96,11 +86,9 @@ class Engine::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunInSubmit(std::unique_ptr<Work> work);
   void GatherSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginRound(const Works& fresh);
-  void EndRound();
   void TakeReady(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeAll(Works* fresh) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginWorks(Works* fresh);
+  void RunRound(Works* fresh);
   void BeginWork(std::unique_ptr<Work> work);
   void RunSteps();
   void LetStepsPass();

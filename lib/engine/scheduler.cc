@@ -17,13 +17,6 @@ constexpr int64_t kBatchRows = 512;
 constexpr int64_t kActiveStateless = 16;
 // Keys up to which a slice has its full number of rows; beyond, it has fewer.
 constexpr int64_t kSliceKeys = 4096;
-// The part of the time a round of steps took that the next one is waited for, at most
-// kLongestGather; less than kShortestGather is not worth it.
-constexpr int64_t kGatherPart = 4;
-constexpr std::chrono::microseconds kShortestGather{200};
-constexpr std::chrono::microseconds kLongestGather{1000};
-// Rounds that are not waited for after one that was in vain.
-constexpr int64_t kRoundsAfterVain = 16;
 // How often idle sessions are looked for.
 constexpr std::chrono::seconds kExpiryInterval{1};
 
@@ -50,10 +43,7 @@ absl::Status Guarded(Step step) {
 void Engine::Impl::SchedulerLoop() {
   Works fresh;
   while (WaitForWork(&fresh)) {
-    BeginRound(fresh);
-    BeginWorks(&fresh);
-    RunSteps();
-    EndRound();
+    RunRound(&fresh);
     if (const Work* small = FirstSmall(/*steps_only=*/false)) RunSmallBatch(*small);
     RunSlice();
   }
@@ -87,7 +77,7 @@ bool Engine::Impl::WaitForWork(Works* fresh) {
     }
   }
   scheduling_ = true;
-  if (active_.empty()) GatherSteps();
+  GatherSteps();
   if (stopping_) {
     TakeAll(fresh);
   } else {
@@ -101,44 +91,29 @@ bool Engine::Impl::WaitForWork(Works* fresh) {
   return !stopping_;
 }
 
-// Where nothing else is to do, waits a moment for the sessions of the last two rounds. Callers that
-// answer each reply with a step come back when the next round has just begun: two halves would take
-// turns, each at half the speed. The steps of one DecodeBatch come one after the other.
+// Waits for the steps that a round should not run without.
 void Engine::Impl::GatherSteps() {
-  const auto now = std::chrono::steady_clock::now();
-  const std::chrono::nanoseconds took = rounds_.end - rounds_.begin;
-  const auto wait = std::min<std::chrono::nanoseconds>(took / kGatherPart, kLongestGather);
-  rounds_.gathered = false;
-  if (wait < kShortestGather || now - rounds_.end > took) return;
-  if (rounds_.not_gathered > 0) {
-    --rounds_.not_gathered;
-    return;
-  }
-  const size_t sessions = static_cast<size_t>(rounds_.sessions + rounds_.other_sessions);
-  while (!stopping_ && stateless_.empty() && ready_.size() < sessions) {
-    rounds_.gathered = true;
-    if (!work_arrived_.WaitUntil(mutex_, now + wait)) return;
+  if (ready_.empty()) return;
+  const StepRounds::Time end =
+      rounds_.WaitsUntil(std::chrono::steady_clock::now(), ready_.front()->call().arrival,
+                         static_cast<int64_t>(ready_.size()));
+  const size_t sessions = static_cast<size_t>(rounds_.expected_sessions());
+  while (!stopping_ && ready_.size() < sessions && work_arrived_.WaitUntil(mutex_, end)) {
   }
 }
 
-void Engine::Impl::BeginRound(const Works& fresh) {
-  const int64_t before = rounds_.number++;
-  int64_t others = rounds_.sessions;
-  rounds_.begin = std::chrono::steady_clock::now();
-  rounds_.sessions = 0;
-  rounds_.shared = false;
-  for (const std::unique_ptr<Work>& work : fresh) {
-    if (work->entry == nullptr || work->entry->last_round == rounds_.number) continue;
-    if (work->entry->last_round == before) --others;
-    work->entry->last_round = rounds_.number;
-    ++rounds_.sessions;
+// Begins works and runs the steps among them to their ends.
+void Engine::Impl::RunRound(Works* fresh) {
+  const auto is_step = [](const std::unique_ptr<Work>& work) { return work->entry != nullptr; };
+  const bool any = std::any_of(fresh->begin(), fresh->end(), is_step);
+  if (any) rounds_.Begin(std::chrono::steady_clock::now());
+  for (const std::unique_ptr<Work>& work : *fresh) {
+    if (work->entry != nullptr) rounds_.Join(&work->entry->last_round);
   }
-  rounds_.other_sessions = others;
-}
-
-void Engine::Impl::EndRound() {
-  rounds_.end = std::chrono::steady_clock::now();
-  if (rounds_.gathered && !rounds_.shared) rounds_.not_gathered = kRoundsAfterVain;
+  for (std::unique_ptr<Work>& work : *fresh) BeginWork(std::move(work));
+  fresh->clear();
+  RunSteps();
+  if (any) rounds_.End(std::chrono::steady_clock::now());
 }
 
 // Whether nobody schedules and nothing waits, so that a light step needs no other thread.
@@ -180,11 +155,6 @@ void Engine::Impl::TakeAll(Works* fresh) {
   }
 }
 
-void Engine::Impl::BeginWorks(Works* fresh) {
-  for (std::unique_ptr<Work>& work : *fresh) BeginWork(std::move(work));
-  fresh->clear();
-}
-
 void Engine::Impl::BeginWork(std::unique_ptr<Work> work) {
   if (absl::Status status = GivenUp(work->call()); !status.ok()) {
     return Complete(std::move(work), status);
@@ -220,11 +190,11 @@ void Engine::Impl::LetStepsPass() {
   Works fresh;
   {
     MutexLock lock(mutex_);
+    GatherSteps();
     if (stopping_) return;
     TakeReady(&fresh);
   }
-  BeginWorks(&fresh);
-  RunSteps();
+  RunRound(&fresh);
 }
 
 // Runs all small works that are where `first` is, side by side.
@@ -240,7 +210,7 @@ void Engine::Impl::RunSmallBatch(const Work& first) {
     small_.works.push_back(work.get());
     rows += work->rows_left();
   }
-  rounds_.shared |= small_.works.size() > 1;
+  if (small_.works.size() > 1) rounds_.Share();
   RunBatch(small_, kSmallRows);
   if (phase == PassPhase::kAppendKeys) {  // their queries follow at once, still side by side
     small_.works.erase(std::remove_if(small_.works.begin(), small_.works.end(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 
 namespace attnserve {
@@ -23,6 +24,7 @@ void YieldingRunner::Run(int64_t task_count,
         const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
         if (task >= task_count) return;
         body(task, worker);
+        std::this_thread::yield();
       } while (!MustYield());
     });
     if (next.load(std::memory_order_relaxed) >= task_count) return;

@@ -15,6 +15,10 @@ namespace attnserve {
 // handed over, and somebody waits for them, it hands them over between two tasks and goes on
 // afterwards: who waits, waits for a quantum and the longest task. At least one task runs between
 // two hand-overs. Run is called by one thread.
+//
+// After each task a worker also offers its core to any other thread that is ready: those that read
+// requests and write replies would else wait until the system takes the core from a worker, some
+// milliseconds each, and with them the steps that they bring.
 class YieldingRunner final : public ParallelRunner {
  public:
   struct Options {

@@ -11,13 +11,18 @@ namespace attnserve::bench {
 namespace {
 
 constexpr int kSessions = 8;
+// Tokens a session holds: it goes back to the first number when it has come to the second, or a
+// longer measurement would be one of longer contexts.
+constexpr int64_t kContext = 512;
+constexpr int64_t kMostContext = 640;
 
 // Times between the replies that the sessions see while `meanwhile` runs.
 std::vector<double> Gaps(BenchServer& server, const std::function<void()>& meanwhile) {
   std::vector<client::Session> sessions;
   for (int i = 0; i < kSessions; ++i) sessions.push_back(server.NewSession());
   const v1::DecodeRequest step = server.Step(1);
-  for (client::Session& session : sessions) Check(session.Decode(step).status());
+  const v1::DecodeRequest context = server.Step(kContext);
+  for (client::Session& session : sessions) Check(session.Decode(context).status());
   std::atomic<bool> stop{false};
   std::mutex mutex;
   std::vector<double> gaps;
@@ -26,10 +31,13 @@ std::vector<double> Gaps(BenchServer& server, const std::function<void()>& meanw
     callers.emplace_back([&] {
       std::vector<double> own;
       for (double last = Now(); !stop;) {
-        Check(session.Decode(step).status());
+        const int64_t length = Check(session.Decode(step)).length();
         const double now = Now();
         own.push_back(now - last);
         last = now;
+        if (length < kMostContext) continue;
+        Check(session.Truncate(kContext).status());
+        last = Now();
       }
       const std::lock_guard<std::mutex> lock(mutex);
       gaps.insert(gaps.end(), own.begin(), own.end());

@@ -48,7 +48,7 @@ TEST(Options, NothingGivenGivesDefaults) {
   EXPECT_EQ(outcome.options.kv_budget_bytes, 0);
   EXPECT_EQ(outcome.options.max_message_bytes, int64_t{64} << 20);
   EXPECT_EQ(outcome.options.session_ttl, std::chrono::minutes(10));
-  EXPECT_EQ(outcome.options.step_wait, std::chrono::milliseconds(4));
+  EXPECT_EQ(outcome.options.step_wait, std::chrono::milliseconds(2));
   EXPECT_EQ(outcome.options.drain_timeout, std::chrono::seconds(30));
   EXPECT_EQ(outcome.options.gemm, GemmBackend::kAuto);
   EXPECT_EQ(outcome.options.log_level, LogLevel::kInfo);
