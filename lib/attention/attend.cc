@@ -20,25 +20,38 @@ void GatherQueryInputs(const AttentionLayer::Impl& layer, const RowChunk& chunk,
   }
 }
 
-// Projects, normalises and rotates the queries of all chunks into work.queries, [rows, stride].
-absl::Status PrepareQueries(const AttentionLayer::Impl& layer, int64_t stride,
-                            ParallelRunner& runner, LayerWorkspace::Impl& work) {
+// The inputs of the query projection of all chunks, [rows, d_in].
+const float* QueryInputs(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
+                         ParallelRunner& runner, LayerWorkspace::Impl& work) {
+  if (const float* x = RowsAsGiven(ranges[0].pass->x, ranges);
+      x != nullptr && !layer.sinusoids.has_value()) {
+    return x;
+  }
+  const int64_t width = layer.spec.input_size;
+  float* const x = work.x.Reserve(static_cast<size_t>(work.row_count * width));
+  RunTasks(runner, static_cast<int64_t>(work.chunks.size()), work.row_count * width,
+           [&](int64_t task, int) {
+             const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
+             GatherQueryInputs(layer, chunk, x + chunk.row * width);
+           });
+  return x;
+}
+
+// Projects, normalises and rotates the queries of all chunks into work.queries, [rows, stride],
+// where they cannot be taken as given.
+absl::Status PrepareQueries(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
+                            int64_t stride, ParallelRunner& runner, LayerWorkspace::Impl& work) {
   const LayerSpec& spec = layer.spec;
-  const int64_t chunk_count = static_cast<int64_t>(work.chunks.size());
   float* queries = work.queries.Reserve(static_cast<size_t>(work.row_count * stride));
   if (!layer.is_core()) {
-    const int64_t width = spec.input_size;
-    float* x = work.x.Reserve(static_cast<size_t>(work.row_count * width));
-    RunTasks(runner, chunk_count, work.row_count * width, [&](int64_t task, int) {
-      const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
-      GatherQueryInputs(layer, chunk, x + chunk.row * width);
-    });
-    ATTNSERVE_RETURN_IF_ERROR(
-        layer.query->Multiply(x, width, work.row_count, queries, stride, runner, *work.gemm));
+    const float* x = QueryInputs(layer, ranges, runner, work);
+    ATTNSERVE_RETURN_IF_ERROR(layer.query->Multiply(x, spec.input_size, work.row_count, queries,
+                                                    stride, runner, *work.gemm));
   }
-  RunTasks(runner, chunk_count, work.row_count * stride, [&](int64_t task, int) {
+  const auto prepare = [&](int64_t task, int) {
     const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
     const LayerPass& pass = *chunk.pass;
+    if (TakesQueriesAsGiven(layer, pass)) return;
     float* row = queries + chunk.row * stride;
     if (layer.is_core()) GatherHeads(pass.query, chunk.begin, chunk.end, stride, row);
     for (int64_t query = chunk.begin; query < chunk.end; ++query, row += stride) {
@@ -46,7 +59,8 @@ absl::Status PrepareQueries(const AttentionLayer::Impl& layer, int64_t stride,
                    PositionOf(pass.query_positions, pass.query_position_base, query),
                    spec.head_count, row);
     }
-  });
+  };
+  RunTasks(runner, static_cast<int64_t>(work.chunks.size()), work.row_count * stride, prepare);
   return absl::OkStatus();
 }
 
@@ -99,7 +113,7 @@ absl::Status AttentionLayer::Attend(absl::Span<const PassRows> ranges, ParallelR
   MakeChunks(ranges, std::max({spec.input_size, spec.query_width(), spec.output_size}), &work);
   if (work.row_count == 0) return absl::OkStatus();
   const int64_t query_stride = layer.is_core() ? spec.query_width() : layer.query->PaddedColumns();
-  ATTNSERVE_RETURN_IF_ERROR(PrepareQueries(layer, query_stride, runner, work));
+  ATTNSERVE_RETURN_IF_ERROR(PrepareQueries(layer, ranges, query_stride, runner, work));
 
   AttendCore core(layer, ranges, query_stride, runner, work);
   core.Run();

@@ -30,18 +30,19 @@ AttendCore::AttendCore(const AttentionLayer::Impl& layer, absl::Span<const PassR
 }
 
 void AttendCore::Run() {
-  RunTasks(runner_, static_cast<int64_t>(workspace_.jobs.size()), operations_,
-           [&](int64_t index, int worker) {
-             const AttendJob& job = workspace_.jobs[static_cast<size_t>(index)];
-             const AttendTask& task = workspace_.tasks[static_cast<size_t>(job.task)];
-             AttendMemory& memory = workspace_.workers[static_cast<size_t>(worker)];
-             PrepareRows(task, memory);
-             if (job.stretch < 0) return AttendWhole(task, memory);
-             const int64_t slot =
-                 task.first_partial + (job.stretch - task.stretch_begin) * Rows(task);
-             workspace_.seen[static_cast<size_t>(index)] = AttendOneStretch(
-                 task, memory, job.stretch, workspace_.partials.data() + slot * partial_floats_);
-           });
+  // Later queries see more keys: the longest jobs first, so that none is left over at the end.
+  const int64_t last_job = static_cast<int64_t>(workspace_.jobs.size()) - 1;
+  RunTasks(runner_, last_job + 1, operations_, [&](int64_t number, int worker) {
+    const int64_t index = last_job - number;
+    const AttendJob& job = workspace_.jobs[static_cast<size_t>(index)];
+    const AttendTask& task = workspace_.tasks[static_cast<size_t>(job.task)];
+    AttendMemory& memory = workspace_.workers[static_cast<size_t>(worker)];
+    PrepareRows(task, memory);
+    if (job.stretch < 0) return AttendWhole(task, memory);
+    const int64_t slot = task.first_partial + (job.stretch - task.stretch_begin) * Rows(task);
+    workspace_.seen[static_cast<size_t>(index)] = AttendOneStretch(
+        task, memory, job.stretch, workspace_.partials.data() + slot * partial_floats_);
+  });
   RunTasks(runner_, static_cast<int64_t>(workspace_.split_tasks.size()), operations_,
            [&](int64_t index, int) {
              const int64_t task = workspace_.split_tasks[static_cast<size_t>(index)];
@@ -60,6 +61,15 @@ simd::AttentionParams AttendCore::Params(const LayerPass& pass) const {
   return params;
 }
 
+const float* AttendCore::Query(const LayerPass& pass, int64_t query, int64_t row,
+                               int64_t head) const {
+  if (TakesQueriesAsGiven(layer_, pass)) {
+    return static_cast<const float*>(pass.query.data) + query * pass.query.token_stride +
+           head * pass.query.head_stride;
+  }
+  return workspace_.queries.data() + row * query_stride_ + head * spec_.key_head_size;
+}
+
 // Fills memory.rows: queries of the task in order, each with the heads of the group. Rows that have
 // the same mask share its memory.
 void AttendCore::PrepareRows(const AttendTask& task, AttendMemory& memory) const {
@@ -71,8 +81,7 @@ void AttendCore::PrepareRows(const AttendTask& task, AttendMemory& memory) const
     const int64_t query = r / group, member = r % group;
     const int64_t head = task.kv_head * group + member;
     simd::AttentionRow& out = memory.rows[static_cast<size_t>(r)];
-    out.query = workspace_.queries.data() + (task.first_row + query) * query_stride_ +
-                head * spec_.key_head_size;
+    out.query = Query(*task.pass, task.query_begin + query, task.first_row + query, head);
     visibility.FillRange(head, task.query_begin + query, &out);
     const int64_t mask = (visibility.differs_by_query() ? query * masks_per_query : 0) +
                          (visibility.differs_by_head() ? member : 0);

@@ -71,9 +71,9 @@ struct AttendJob {
 };
 
 struct LayerWorkspace::Impl {
-  AlignedBuffer<float> x;         // gathered inputs
+  AlignedBuffer<float> x;         // gathered inputs, unless one caller's lie as they should
   AlignedBuffer<float> keys;      // [rows, keys | values]
-  AlignedBuffer<float> queries;   // [rows, H * d_k]
+  AlignedBuffer<float> queries;   // [rows, H * d_k], but those that are taken as given
   AlignedBuffer<float> contexts;  // [rows, H * d_v]
   AlignedBuffer<float> outputs;   // [rows, padded d_out]
   AlignedBuffer<float> lse;       // [rows, H]
@@ -117,6 +117,24 @@ void GatherHeads(const HeadsView& view, int64_t begin, int64_t end, int64_t stri
 // Copies rows [begin, end) to F32.
 void GatherRows(const RowsView& rows, int64_t begin, int64_t end, float* target);
 
+// Whether elements are floats that can be read where they lie: tensors of a message may lie at any
+// address.
+inline bool AreFloats(DType dtype, const void* data) {
+  return dtype == DType::kF32 && reinterpret_cast<uintptr_t>(data) % alignof(float) == 0;
+}
+
+// Whether queries are attended where the caller has them, without a copy.
+inline bool TakesQueriesAsGiven(const AttentionLayer::Impl& layer, const LayerPass& pass) {
+  return layer.is_core() && AreFloats(pass.query.dtype, pass.query.data) &&
+         layer.spec.attention.query_norm.kind == HeadNorm::Kind::kNone && !layer.rotary.has_value();
+}
+
+// The rows of the only range, where a product can read them in place; else null.
+inline const float* RowsAsGiven(const RowsView& rows, absl::Span<const PassRows> ranges) {
+  if (ranges.size() != 1 || !AreFloats(rows.dtype, rows.data)) return nullptr;
+  return static_cast<const float*>(rows.data) + ranges[0].begin * rows.width;
+}
+
 // The attention function of one call of Attend, between the projections.
 class AttendCore {
  public:
@@ -150,6 +168,8 @@ class AttendCore {
   int64_t Work(const AttendTask& task) const;
 
   simd::AttentionParams Params(const LayerPass& pass) const;
+  // Query `query` of a pass, which has row `row` of `queries` unless it is taken as given.
+  const float* Query(const LayerPass& pass, int64_t query, int64_t row, int64_t head) const;
   void PrepareRows(const AttendTask& task, AttendMemory& memory) const;
   void FillMasks(const AttendTask& task, BlockRange range, AttendMemory& memory) const;
   bool AttendOneStretch(const AttendTask& task, AttendMemory& memory, int64_t stretch,

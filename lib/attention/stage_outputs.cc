@@ -86,8 +86,7 @@ void AttendCore::WriteRowStages(const LayerPass& pass, int64_t query, int64_t ro
   };
   const simd::AttentionParams params = Params(pass);
   float* scores = memory.scores.data();
-  const float* vector =
-      workspace_.queries.data() + row * query_stride_ + head * spec_.key_head_size;
+  const float* vector = Query(pass, query, row, head);
   const int64_t kv_head = head / spec_.group_size();
   for (int64_t block = 0; block < blocks; ++block) {
     simd::BlockScores(params, vector, {pass.cache->keys(block, kv_head), nullptr, true},

@@ -46,6 +46,7 @@ struct BlockTask {
   float* partials;
   int64_t index;
   const KvHeadBlock* block;
+  bool plain;             // see PlainBlocks; its values are finite
   const void* next_keys;  // the next block's, fetched into the cache while values are summed
   float* scores;          // [kAttentionChunkRows][kBlock], from the first group's first row on
 };
@@ -141,61 +142,85 @@ HWY_NOINLINE void SumSelectedValues(const KvHeadBlock& block, const float* weigh
   }
 }
 
-// The softmax of a group: from scores to weights. Of `keys`, visible to each row, leaves those
-// whose values it takes. `value_scales` is null but for I8.
+// Scores of a group's rows, each with its visible `keys`, up to what the softmax takes. Of `keys`,
+// leaves those whose values can count.
+HWY_INLINE void FinishGroup(const BlockTask& task, const GroupState& state, StripRange strips,
+                            float* scores, uint64_t* keys) {
+  for (size_t r = 0; r < state.size; ++r) {
+    const AttentionRow& row = task.rows[state.row + r];
+    if (NeedsFinish(*task.params, row, keys[r])) {
+      FinishScores(*task.params, row, task.index, strips, keys[r], scores + r * kBlock);
+    }
+    if (!task.block->values_finite) keys[r] &= ~KeysWithoutWeight(strips, scores + r * kBlock);
+  }
+}
+
+// Dropout.
+HWY_INLINE void DropGroup(const BlockTask& task, const GroupState& state, StripRange strips,
+                          float* weights, uint64_t* keys) {
+  for (size_t r = 0; r < state.size; ++r) {
+    const AttentionRow& row = task.rows[state.row + r];
+    if (row.keep == nullptr) continue;
+    DropWeights(strips, row.keep[task.index], weights + r * kBlock);
+    keys[r] &= row.keep[task.index];
+  }
+}
+
+// The softmax of a group: from scores to weights. `value_scales` is null but for I8.
 HWY_INLINE void WeighKeys(const BlockTask& task, const float* value_scales, float* scores,
                           uint64_t* keys, GroupState* state) {
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
   const StripRange strips = StripsOf(state->seen);
-  const AttentionRow* const rows = task.rows + state->row;
-  for (size_t r = 0; r < state->size; ++r) {
-    if (NeedsFinish(*task.params, rows[r], keys[r])) {
-      FinishScores(*task.params, rows[r], task.index, strips, keys[r], scores + r * kBlock);
-    }
-    if (!task.block->values_finite) keys[r] &= ~KeysWithoutWeight(strips, scores + r * kBlock);
-  }
+  if (!task.plain) FinishGroup(task, *state, strips, scores, keys);
   WeighGroup(strips, state->size, scores, task.partials + state->row * stride, stride,
              &state->softmax);
   if (value_scales != nullptr) ScaleWeights(strips, state->size, value_scales, scores);
-  for (size_t r = 0; r < state->size; ++r) {
-    if (rows[r].keep == nullptr) continue;
-    DropWeights(strips, rows[r].keep[task.index], scores + r * kBlock);
-    keys[r] &= rows[r].keep[task.index];
+  if (!task.plain) DropGroup(task, *state, strips, scores, keys);
+}
+
+// The groups of a task, and in keys[r] what row r of them sees; returns the groups.
+HWY_INLINE absl::Span<GroupState> FindVisible(const BlockTask& task, uint64_t* keys,
+                                              GroupState* states) {
+  const size_t group_count = task.last_group - task.first_group;
+  for (size_t g = 0; g < group_count; ++g) {
+    GroupState& state = states[g];
+    state.row = task.groups->begin(task.first_group + g);
+    state.size = task.groups->size(task.first_group + g);
+    if (task.plain) {
+      state.seen = ~uint64_t{0};
+      continue;
+    }
+    for (size_t r = 0; r < state.size; ++r, ++keys) {
+      *keys = VisibleKeys(task.rows[state.row + r], task.index);
+      state.seen |= *keys;
+    }
   }
+  return {states, group_count};
 }
 
 template <class T>
 HWY_NOINLINE void AttendBlock(const BlockTask& task) {
   GroupState states[kAttentionChunkGroups];
   uint64_t keys[kAttentionChunkRows];
-  const size_t group_count = task.last_group - task.first_group;
-  const size_t first_row = task.groups->begin(task.first_group);
-  for (size_t g = 0; g < group_count; ++g) {
-    GroupState& state = states[g];
-    state.row = task.groups->begin(task.first_group + g);
-    state.size = task.groups->size(task.first_group + g);
-    for (size_t row = state.row; row < state.row + state.size; ++row) {
-      keys[row - first_row] = VisibleKeys(task.rows[row], task.index);
-      state.seen |= keys[row - first_row];
-    }
-  }
-  const absl::Span<const GroupState> all(states, group_count);
-  ScoreKeys<T>(task, all);
+  const absl::Span<GroupState> groups = FindVisible(task, keys, states);
+  ScoreKeys<T>(task, groups);
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
   const float* const value_scales =
       ScalesFrom(0, static_cast<const T*>(task.block->values), stride - kPartialValues);
-  for (size_t g = 0; g < group_count; ++g) {
-    const size_t at = states[g].row - first_row;
-    if (states[g].seen == 0) continue;
-    WeighKeys(task, value_scales, task.scores + at * kBlock, keys + at, &states[g]);
+  for (GroupState& group : groups) {
+    const size_t at = group.row - groups[0].row;
+    if (group.seen != 0) {
+      WeighKeys(task, value_scales, task.scores + at * kBlock, keys + at, &group);
+    }
   }
-  if (task.block->values_finite) return SumValues<T>(task, all);
-  for (const GroupState& state : all) {
-    if (state.seen == 0) continue;
-    for (size_t row = state.row; row < state.row + state.size; ++row) {
-      SumSelectedValues<T>(*task.block, task.scores + (row - first_row) * kBlock,
-                           keys[row - first_row], state.softmax.rescale[row - state.row],
-                           stride - kPartialValues, task.partials + row * stride + kPartialValues);
+  if (task.block->values_finite) return SumValues<T>(task, groups);
+  for (const GroupState& group : groups) {
+    if (group.seen == 0) continue;
+    for (size_t r = 0; r < group.size; ++r) {
+      const size_t row = group.row + r, at = row - groups[0].row;
+      SumSelectedValues<T>(*task.block, task.scores + at * kBlock, keys[at],
+                           group.softmax.rescale[r], stride - kPartialValues,
+                           task.partials + row * stride + kPartialValues);
     }
   }
 }
@@ -250,14 +275,20 @@ void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow>
   float* const queries = scratch + kAttentionChunkRows * kBlock;
   PackQueries(rows, groups, d_k, queries);
   const BlockFunction attend_block = BlockFunctionFor(params.cache_dtype);
+  const BlockSpan plain = PlainBlocks(params, rows);
   // A block stays in the second cache while every chunk of groups goes over it.
   for (size_t b = 0; b < blocks.size(); ++b) {
-    BlockTask task = {&params,     &groups,
-                      0,           0,
-                      rows.data(), queries,
-                      partials,    first_block + static_cast<int64_t>(b),
-                      &blocks[b],  b + 1 < blocks.size() ? blocks[b + 1].keys : blocks[b].keys,
-                      scratch};
+    BlockTask task;
+    task.params = &params;
+    task.groups = &groups;
+    task.rows = rows.data();
+    task.queries = queries;
+    task.partials = partials;
+    task.index = first_block + static_cast<int64_t>(b);
+    task.block = &blocks[b];
+    task.plain = plain.has(task.index) && blocks[b].values_finite;
+    task.next_keys = b + 1 < blocks.size() ? blocks[b + 1].keys : blocks[b].keys;
+    task.scores = scratch;
     for (size_t g = 0; g < groups.count; g = task.last_group) {
       task.first_group = g;
       task.last_group = std::min(groups.count, g + kAttentionChunkGroups);

@@ -27,6 +27,26 @@ inline uint64_t VisibleKeys(const AttentionRow& row, int64_t block) {
   return row.mask == nullptr || keys == 0 ? keys : keys & row.mask[block];
 }
 
+struct BlockSpan {
+  int64_t begin = 0;
+  int64_t end = 0;  // none if it is not above `begin`
+  bool has(int64_t block) const { return begin <= block && block < end; }
+};
+
+// Blocks in whose scores nothing is masked, capped or added to for any of `rows`, and whose weights
+// are all kept; or fewer.
+inline BlockSpan PlainBlocks(const AttentionParams& params, absl::Span<const AttentionRow> rows) {
+  if (params.softcap > 0.0f) return {};
+  int64_t begin = 0, end = INT64_MAX;
+  for (const AttentionRow& row : rows) {
+    if (row.mask != nullptr || row.bias != nullptr || row.keep != nullptr) return {};
+    if (row.alibi_slope != 0.0f) return {};
+    begin = std::max(begin, row.begin);
+    end = std::min({end, row.end, row.key_end});
+  }
+  return {BlocksForTokens(begin), end / kTokensPerBlock};
+}
+
 }  // namespace attnserve::simd
 
 #endif  // ATTNSERVE_LIB_SIMD_VISIBILITY_H_
