@@ -43,6 +43,13 @@ std::string WithPort(const std::string& address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
+bool UsesOneDnn(const Model& model) {
+  for (int64_t layer = 0; layer < model.layer_count(); ++layer) {
+    if (model.layer(layer).uses_onednn()) return true;
+  }
+  return false;
+}
+
 void LogModel(const Model& model, double seconds) {
   const LayerSpec& spec = model.layer(0).spec();
   Log(LogLevel::kInfo, "model_loaded",
@@ -56,7 +63,7 @@ void LogModel(const Model& model, double seconds) {
        {"max_tokens", model.max_tokens()},
        {"weight_dtype", std::string(DTypeName(model.weight_dtype()))},
        {"weight_bytes", model.weight_bytes()},
-       {"gemm", OneDnnIsUsed() ? "onednn" : "panels"},
+       {"gemm", UsesOneDnn(model) ? "onednn" : "panels"},
        {"seconds", seconds}});
 }
 

@@ -101,10 +101,17 @@ const LayerSpec& AttentionLayer::spec() const { return impl_->spec; }
 
 int64_t AttentionLayer::weight_bytes() const {
   int64_t bytes = 0;
-  for (const auto* matrix : {&impl_->query, &impl_->key_value, &impl_->output}) {
-    if (*matrix != nullptr) bytes += (*matrix)->bytes();
+  for (const PackedMatrix* matrix : impl_->matrices()) {
+    if (matrix != nullptr) bytes += matrix->bytes();
   }
   return bytes;
+}
+
+bool AttentionLayer::uses_onednn() const {
+  const auto matrices = impl_->matrices();
+  return std::any_of(matrices.begin(), matrices.end(), [](const PackedMatrix* matrix) {
+    return matrix != nullptr && matrix->uses_onednn();
+  });
 }
 
 KvLayout AttentionLayer::kv_layout() const {

@@ -88,6 +88,8 @@ class AttentionLayer {
 
   const LayerSpec& spec() const;
   int64_t weight_bytes() const;
+  // Whether any product of many rows runs on oneDNN; else all run on our panel kernel.
+  bool uses_onednn() const;
   KvLayout kv_layout() const;
 
   // New keys of a pass: x rows in self-attention, context rows in cross-attention, key rows in core

@@ -2,6 +2,7 @@
 #ifndef ATTNSERVE_LIB_ATTENTION_ATTENTION_LAYER_IMPL_H_
 #define ATTNSERVE_LIB_ATTENTION_ATTENTION_LAYER_IMPL_H_
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,6 +23,9 @@ struct AttentionLayer::Impl {
   std::optional<Sinusoids> sinusoids;
   float scale = 1.0f;
 
+  std::array<const PackedMatrix*, 3> matrices() const {
+    return {query.get(), key_value.get(), output.get()};
+  }
   bool is_core() const { return spec.kind == LayerKind::kCoreAttention; }
   bool is_cross() const { return spec.kind == LayerKind::kCrossAttention; }
 };

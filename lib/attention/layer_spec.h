@@ -102,6 +102,13 @@ struct LayerSpec {
   int64_t key_width() const { return kv_head_count * key_head_size; }
   int64_t value_width() const { return kv_head_count * value_head_size; }
   int64_t context_width() const { return head_count * value_head_size; }
+
+  // Of a new token that attends so many keys; without those of a context.
+  int64_t MultiplicationsPerToken(int64_t keys) const {
+    const int64_t projections = input_size * (query_width() + key_width() + value_width()) +
+                                (output_projection ? context_width() * output_size : 0);
+    return projections + keys * (query_width() + context_width());
+  }
 };
 
 // Limits of a layer's sizes: large enough for any model in use, small enough that no product of

@@ -25,7 +25,6 @@ constexpr int64_t kOneDnnRows = 96;
 // K * N at most, so that no size overflows.
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 
-std::atomic<bool> onednn_used{false};
 std::atomic<bool> onednn_differs{false};
 
 absl::Status Check(absl::Span<const WeightView> columns, absl::Span<const float> bias) {
@@ -149,7 +148,6 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Create(
     }
     if (use) {
       impl->onednn = product;
-      onednn_used = true;
       if (!product->matches_panels()) onednn_differs = true;
     }
   }
@@ -184,13 +182,13 @@ int64_t PackedMatrix::bytes() const {
   return static_cast<int64_t>(impl_->panels.capacity() + impl_->bias.capacity() * sizeof(float));
 }
 
+bool PackedMatrix::uses_onednn() const { return impl_->onednn != nullptr; }
+
 std::string PackedMatrix::implementation() const {
-  return impl_->onednn != nullptr ? impl_->onednn->implementation() : "panels";
+  return uses_onednn() ? impl_->onednn->implementation() : "panels";
 }
 
 bool OneDnnMatchesPanels() { return !onednn_differs; }
-
-bool OneDnnIsUsed() { return onednn_used; }
 
 std::string GemmNumerics() { return OneDnnMatchesPanels() ? "panels" : "onednn"; }
 

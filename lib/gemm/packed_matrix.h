@@ -63,6 +63,7 @@ class PackedMatrix {
   DType dtype() const;
   // What runs products of many rows, for people: "panels" or oneDNN's name, for example "gemm:jit".
   std::string implementation() const;
+  bool uses_onednn() const;
 
  private:
   struct Impl;
@@ -73,9 +74,6 @@ class PackedMatrix {
 // Whether oneDNN gave rows the bits of our panel kernel, at every K of every matrix of this process
 // that uses it. It does on AVX2.
 bool OneDnnMatchesPanels();
-
-// Whether any matrix of this process uses oneDNN.
-bool OneDnnIsUsed();
 
 // Which bits products have, for numerics ids: those of "panels", or "onednn" if
 // OneDnnMatchesPanels() is false.

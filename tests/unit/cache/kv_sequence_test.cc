@@ -436,10 +436,10 @@ TEST(KvSequence, I8TokensHaveAScaleForEachHead) {
 }
 
 TEST(KvSequence, I8TokenWithANonFiniteElementIsNaN) {
+  const KvLayout layout{2, 5, 140, DType::kI8};
+  const Vectors keys(DType::kF32, 70, 2, 5, 1);
   for (const float bad : {kNaN, kInfinity, -kInfinity}) {
-    const KvLayout layout{2, 5, 140, DType::kI8};
     KvBlockPool pool(kUnlimited);
-    const Vectors keys(DType::kF32, 70, 2, 5, 1);
     Vectors values(DType::kF32, 70, 2, 140, 2);
     values.Set(65, 1, 139, bad);
     KvSequence sequence(layout, &pool);
