@@ -125,6 +125,32 @@ TEST_F(AttentionLayerTest, NarrowInputsAndOutputsAreConvertedOnce) {
   }
 }
 
+// Aligned floats are read where they lie, others are copied first: no bit of difference.
+TEST_F(AttentionLayerTest, InputsMayLieAtAnyAddress) {
+  constexpr int64_t kTokens = 33;
+  LayerSpec rotated = CoreSpec(4, 2, 16, 16);
+  rotated.attention.position = RotaryPosition();
+  LayerSpec added = SelfSpec(32, 4, 2);
+  added.attention.position = SinusoidalPosition();
+  for (const LayerSpec& spec : {SelfSpec(32, 4, 2), added, CoreSpec(4, 2, 16, 16), rotated}) {
+    const auto layer = MakeLayer(spec);
+    const std::vector<float> expected = Whole(*layer, kTokens, 6);
+    LayerSession session(*layer, &pool_, kTokens, 6);
+    LayerPass& pass = session.Begin(0, kTokens);
+    std::vector<std::vector<uint8_t>> moved;
+    const auto move = [&](const std::vector<float>& values, const void** data) {
+      moved.emplace_back(values.size() * sizeof(float) + 1);
+      std::memcpy(moved.back().data() + 1, values.data(), values.size() * sizeof(float));
+      *data = moved.back().data() + 1;
+    };
+    move(session.x(), &pass.x.data);
+    move(session.q(), &pass.query.data);
+    move(session.v(), &pass.value.data);
+    session.Finish(inline_runner_, workspace_);
+    EXPECT_TRUE(SameBits(session.output(), expected));
+  }
+}
+
 TEST_F(AttentionLayerTest, StagesChangeNoBitAndAreTheOutputs) {
   constexpr int64_t kTokens = 40;
   LayerSpec spec = CoreSpec(4, 2, 16, 16);
