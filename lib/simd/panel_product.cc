@@ -1,6 +1,7 @@
 #include "lib/simd/panel_product.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "lib/simd/row_groups.h"
 
@@ -65,12 +66,13 @@ HWY_INLINE void MultiplyGroups(const RowSlice& slice, DepthRange range, const W*
   }
 }
 
-// The same, with 16-bit weights converted once where several groups use them.
+// The same, with F16 weights converted once where several groups use them. BF16 takes a shift and a
+// mask, which run beside the products at no cost.
 template <class W>
 HWY_INLINE void MultiplyBlock(const RowSlice& slice, DepthRange range, const W* weights,
                               int64_t column, const W* next) {
   constexpr size_t kRowBytes = kPanelWidth * sizeof(W);
-  if constexpr (sizeof(W) < sizeof(float)) {
+  if constexpr (std::is_same_v<W, F16>) {
     if (slice.group_end - slice.group_begin > 1) {
       HWY_ALIGN float wide[kMaxDepth * kPanelWidth];
       WidenRows(weights, static_cast<size_t>(range.depth), wide);
