@@ -53,8 +53,8 @@ metrics=$(sed -E 's/.*http ([^ ]+).*/\1/' <<<"$ready")
 echo
 "$bin/attnctl" --server "$address" generate --model-dir "$top/deploy/demo_model" --max-tokens 200
 echo
-echo "metrics: http://$metrics/metrics"
 if [ "$keep" = yes ]; then
+  echo "metrics: http://$metrics/metrics"
   trap - EXIT
   option=
   [ "$port" != 0 ] || option=" --server $address"

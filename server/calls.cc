@@ -153,7 +153,7 @@ void SessionToProto(const SessionInfo& info, v1::Session* proto) {
   }
   proto->set_min_length(info.min_length());
   proto->set_max_tokens(info.max_tokens);
-  proto->set_cache_dtype(DTypeToProto(info.cache_dtype));
+  if (info.cache_dtype.has_value()) proto->set_cache_dtype(DTypeToProto(*info.cache_dtype));
   proto->set_owned_bytes(info.owned_bytes);
   *proto->mutable_create_time() = TimeToProto(info.create_time);
   *proto->mutable_ttl() = DurationToProto(info.ttl);

@@ -18,7 +18,7 @@ constexpr char kIndex[] =
     "<h1>attnserve</h1>\n"
     "<ul>\n"
     "<li><a href=\"/metrics\">/metrics</a>: Prometheus metrics</li>\n"
-    "<li><a href=\"/healthz\">/healthz</a>: the process is alive</li>\n"
+    "<li><a href=\"/healthz\">/healthz</a>: the process is alive and listens</li>\n"
     "<li><a href=\"/readyz\">/readyz</a>: it takes calls</li>\n"
     "</ul>\n"
     "</body></html>\n";
@@ -37,7 +37,10 @@ Page MakePage(const HttpPages& pages, std::string_view method, std::string_view 
     return {"405 Method Not Allowed", kText, "only GET and HEAD\n", "Allow: GET, HEAD\r\n"};
   }
   if (path == "/") return {"200 OK", "text/html; charset=utf-8", kIndex};
-  if (path == "/healthz") return {"200 OK", kText, "ok\n"};
+  if (path == "/healthz") {
+    if (pages.alive()) return {"200 OK", kText, "ok\n"};
+    return {"503 Service Unavailable", kText, "no longer listening: restart\n"};
+  }
   if (path == "/readyz") {
     if (pages.ready()) return {"200 OK", kText, "ready\n"};
     return {"503 Service Unavailable", kText, "not ready\n"};

@@ -17,11 +17,12 @@ namespace attnserve {
 struct HttpPages {
   std::function<std::string()> metrics;
   std::function<bool()> ready;
+  std::function<bool()> alive;
 };
 
 // Serves, for GET and HEAD (others: 405; other paths: 404):
 //   /metrics  Prometheus' text format
-//   /healthz  200 while the process lives
+//   /healthz  200 while the process lives and can be connected to, else 503
 //   /readyz   200 while it takes calls, else 503
 //   /         links to them
 // Thread-safe.

@@ -1,4 +1,6 @@
 // The executable attnserve; see options.h for its command line.
+#include <sys/resource.h>
+
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -6,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "grpc/support/log.h"
+#include "server/grpc_log.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"
@@ -16,11 +18,12 @@ namespace {
 
 using attnserve::LogLevel;
 
-// What gRPC has to say, in our form; its errors at level kErrors.
-template <LogLevel kErrors>
-void LogGrpc(gpr_log_func_args* line) {
-  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR;
-  attnserve::Log(error ? kErrors : LogLevel::kDebug, "grpc", {{"message", line->message}});
+// Each connection takes a file descriptor: all that the system grants.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int Fail(const absl::Status& status) {
@@ -45,13 +48,14 @@ int main(int argc, char** argv) {
   }
   attnserve::SetLogLevel(options.log_level);
   // What gRPC cannot do at the start shows in Start's status, in fewer words.
-  gpr_set_log_function(&LogGrpc<LogLevel::kDebug>);
+  attnserve::LogGrpc(LogLevel::kDebug);
   std::signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
   // Never destroyed: its thread waits for signals until the process ends.
   static auto* const signals = new attnserve::Signals;
   auto server = attnserve::Server::Start(options);
   if (!server.ok()) return Fail(server.status());
-  gpr_set_log_function(&LogGrpc<LogLevel::kWarning>);
+  attnserve::LogGrpc(LogLevel::kWarning);
   if (const absl::Status status = (*server)->Load(); !status.ok()) return Fail(status);
   PrintReady(**server);
   signals->Wait();

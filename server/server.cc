@@ -15,6 +15,7 @@
 #include "lib/session/tombstones.h"
 #include "lib/simd/kv_layout.h"
 #include "lib/simd/vector_ops.h"
+#include "server/grpc_log.h"
 #include "server/limits.h"
 #include "server/log.h"
 #include "server/reflection.h"
@@ -95,9 +96,11 @@ Server::~Server() {
 
 absl::Status Server::StartHttp() {
   if (options_.http.empty()) return absl::OkStatus();
-  ATTNSERVE_ASSIGN_OR_RETURN(
-      http_, HttpServer::Start(options_.http, {[this] { return metrics_.Scrape(); },
-                                               [this] { return serving_.load(); }}));
+  HttpPages pages;
+  pages.metrics = [this] { return metrics_.Scrape(); };
+  pages.ready = [this] { return serving_ && !HasStoppedListening(); };
+  pages.alive = [] { return !HasStoppedListening(); };
+  ATTNSERVE_ASSIGN_OR_RETURN(http_, HttpServer::Start(options_.http, std::move(pages)));
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <type_traits>
 
@@ -47,6 +48,16 @@ const uint8_t* Source(const Tokens& tokens, int64_t t, int64_t begin) {
          offset * static_cast<int64_t>(ElementSize(view.dtype));
 }
 
+// The scale of a vector whose largest magnitude is `largest`: what 127 stands for, as near to it as
+// can be, but 127 times it is finite, and of subnormal numbers, whose rounding is coarse, not below
+// `largest`.
+float ScaleFor(float largest) {
+  const float most = std::nextafter(std::numeric_limits<float>::max() / 127.0f, 0.0f);
+  const float scale = std::min(largest / 127.0f, most);
+  const bool coarse = scale < std::numeric_limits<float>::min();
+  return coarse && scale * 127.0f < largest ? std::nextafter(scale, 1.0f) : scale;
+}
+
 // The scale of token `t` in an I8 cache.
 float ScaleOf(const Tokens& tokens, int64_t t) {
   float largest = 0.0f;
@@ -58,7 +69,7 @@ float ScaleOf(const Tokens& tokens, int64_t t) {
     if (std::isnan(magnitude)) return magnitude;
     largest = std::max(largest, magnitude);
   }
-  return largest / 127.0f;
+  return ScaleFor(largest);
 }
 
 // Part of the vectors of some tokens in the cache's type T: float, uint16_t for F16 and BF16, or

@@ -93,7 +93,7 @@ absl::Status DecodeWork::Reserve() {
 }
 
 void DecodeWork::Extend() {
-  if (decode_->positions.present()) {
+  if (decode_->positions.present() && decode_->positions.elements() > 0) {
     positions_.resize(static_cast<size_t>(decode_->positions.elements()));
     std::memcpy(positions_.data(), decode_->positions.data, positions_.size() * 8);
   }

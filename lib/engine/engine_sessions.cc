@@ -11,6 +11,17 @@ namespace {
 
 // Of all core layers of a session: what a session holds beside its cache is no part of the budget.
 constexpr int64_t kMaxCoreHeads = int64_t{1} << 16;
+constexpr int64_t kMaxCoreNumbers = int64_t{1} << 18;
+
+// Numbers that a layer brings along, each with an array of its own.
+int64_t NumbersOf(const AttentionOptions& options) {
+  size_t numbers = options.sink_logits.size();
+  for (const HeadNorm* norm : {&options.query_norm, &options.key_norm}) {
+    numbers += norm->weight.size() + norm->bias.size();
+  }
+  const auto* alibi = std::get_if<AlibiPosition>(&options.position);
+  return static_cast<int64_t>(numbers + (alibi != nullptr ? alibi->slopes.size() : 0));
+}
 
 using CoreLayers = std::vector<std::unique_ptr<AttentionLayer>>;
 
@@ -40,12 +51,18 @@ absl::StatusOr<SessionOptions> ResolveOptions(const CreateSessionOptions& option
     }
   } else {
     auto layers = std::make_shared<CoreLayers>();
-    int64_t heads = 0;
+    int64_t heads = 0, numbers = 0;
     for (const LayerSpec& spec : options.core_layers) {
       heads += std::max<int64_t>(0, spec.head_count);
       if (heads > kMaxCoreHeads) {
         return TooLarge("core.layers",
                         absl::StrCat("have more than ", kMaxCoreHeads, " heads together"));
+      }
+      numbers += NumbersOf(spec.attention);
+      if (numbers > kMaxCoreNumbers) {
+        return TooLarge("core.layers", absl::StrCat("have more than ", kMaxCoreNumbers,
+                                                    " norm weights, biases, sinks and slopes "
+                                                    "together"));
       }
       ATTNSERVE_ASSIGN_OR_RETURN(layers->emplace_back(), AttentionLayer::CreateCore(spec));
       result.layers.push_back(layers->back().get());

@@ -10,6 +10,8 @@
 namespace attnserve {
 namespace {
 
+constexpr char kDTypes[] = "it is F32, F16, BF16, BOOL, I64 or, of a cache, I8";
+
 absl::StatusOr<LayerKind> KindFromProto(v1::LayerKind kind, std::string_view field) {
   switch (kind) {
     case v1::LAYER_KIND_SELF_ATTENTION:
@@ -56,11 +58,10 @@ absl::StatusOr<DType> DTypeFromProto(v1::DType dtype, std::string_view field) {
     case v1::DTYPE_I8:
       return DType::kI8;
     case v1::DTYPE_UNSPECIFIED:
-      return BadDType(field, "is unset; it is F32, F16, BF16, BOOL or I64");
+      return BadDType(field, absl::StrCat("is unset; ", kDTypes));
     default:
-      return BadDType(field, absl::StrCat("is ", static_cast<int>(dtype),
-                                          ", which is not a DType; it is F32, F16, BF16, BOOL or "
-                                          "I64"));
+      return BadDType(
+          field, absl::StrCat("is ", static_cast<int>(dtype), ", which is not a DType; ", kDTypes));
   }
 }
 

@@ -81,7 +81,11 @@ SessionInfo Session::Info() const {
   info.model = options_.model_name;
   info.layers.resize(layers_.size());
   info.max_tokens = options_.max_tokens;
-  info.cache_dtype = layers_.front().cache->layout().dtype;
+  const DType first = layers_.front().cache->layout().dtype;
+  const auto is_first = [first](const Layer& layer) {
+    return layer.cache->layout().dtype == first;
+  };
+  if (std::all_of(layers_.begin(), layers_.end(), is_first)) info.cache_dtype = first;
   info.create_time = create_time_;
   info.ttl = options_.ttl;
   UpdateInfo(&info);

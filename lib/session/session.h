@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,8 @@ struct SessionInfo {
   int64_t generation = 0;
   std::string model;  // empty: core attention
   std::vector<SessionLayerInfo> layers;
-  int64_t max_tokens = 0;  // 0: no limit
-  DType cache_dtype = DType::kF32;
+  int64_t max_tokens = 0;            // 0: no limit
+  std::optional<DType> cache_dtype;  // unset: layers differ
   int64_t owned_bytes = 0;
   std::chrono::system_clock::time_point create_time;
   std::chrono::milliseconds ttl{0};

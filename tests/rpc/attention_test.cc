@@ -200,6 +200,19 @@ TEST_F(Attention, StepWithoutQueriesOnlyAppends) {
   EXPECT_TRUE(response.output().data().empty());
 }
 
+TEST_F(Attention, StepWithoutAnythingChangesNothing) {
+  const std::string session = server_->CoreSession();
+  Decode(CoreStep(session, 3, 1));
+  v1::DecodeRequest step;
+  step.set_session_id(session);
+  *step.mutable_q() = FloatTensor({1, 4, 0, 8}, {});
+  *step.mutable_k() = *step.mutable_v() = FloatTensor({1, 2, 0, 8}, {});
+  *step.mutable_positions() = Int64Tensor({0}, {});
+  const v1::DecodeResponse response = Decode(step);
+  EXPECT_EQ(response.position(), 3);
+  EXPECT_EQ(response.length(), 3);
+}
+
 TEST_F(Attention, RequestIdAnswersTheFirstReplyAgain) {
   const std::string session = server_->TinySession();
   v1::DecodeRequest step = TinyStep(session, 2, 1);

@@ -1,5 +1,9 @@
 // Deadlines, cancellation, start and end of a server.
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -168,7 +172,8 @@ TEST(Start, UnixSocketServes) {
 // The executable in a process of its own.
 class Process {
  public:
-  explicit Process(std::vector<std::string> arguments) {
+  // `descriptors`: the most it may have open; 0: as many as this process.
+  explicit Process(std::vector<std::string> arguments, rlim_t descriptors = 0) {
     int out[2];
     EXPECT_EQ(pipe(out), 0);
     arguments.insert(arguments.begin(), ATTNSERVE_BINARY_DIR "/bin/attnserve");
@@ -177,6 +182,8 @@ class Process {
     argv.push_back(nullptr);
     pid_ = fork();
     if (pid_ == 0) {
+      const rlimit limit = {descriptors, descriptors};
+      if (descriptors > 0) setrlimit(RLIMIT_NOFILE, &limit);
       dup2(out[1], STDOUT_FILENO);
       close(out[0]);
       close(out[1]);
@@ -269,6 +276,33 @@ TEST(Process, TerminationUnderLoadLosesNothing) {
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
   for (std::thread& client : clients) client.join();
+}
+
+// gRPC gives up listening when there is no file descriptor left.
+TEST(Process, IsUnhealthyOnceItCannotBeConnectedTo) {
+  constexpr rlim_t kDescriptors = 256;
+  TemporaryFolder folder;
+  Process process(Arguments(folder.path()), kDescriptors);
+  const std::vector<std::string> words = absl::StrSplit(process.ReadLine(), ' ');
+  ASSERT_EQ(words.size(), 6u);
+  EXPECT_NE(Http(words[5], "GET", "/healthz").find(" 200 OK"), std::string::npos);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port =
+      htons(static_cast<uint16_t>(std::stoi(words[3].substr(words[3].rfind(':') + 1))));
+  std::vector<int> sockets;
+  for (rlim_t i = 0; i < kDescriptors; ++i) {
+    sockets.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    (void)connect(sockets.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  for (const int socket : sockets) close(socket);
+  for (const char* page : {"/healthz", "/readyz"}) {
+    EXPECT_TRUE(WaitFor([&] {
+      return Http(words[5], "GET", page).find(" 503 ") != std::string::npos;
+    })) << page;
+  }
 }
 
 TEST(Process, SecondSignalEndsAtOnce) {

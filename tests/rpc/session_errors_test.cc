@@ -149,6 +149,17 @@ TEST_F(ErrorCatalogue, CreateSessionRefusesBadArguments) {
             With(kBadShape, "core.layers[1].key_head_size"));
   EXPECT_EQ(Create([&](Request* r) { core(r)->set_key_head_size(int64_t{1} << 40); }),
             With(kTooLarge, "core.layers[0].key_head_size"));
+  EXPECT_EQ(Create([&](Request* r) {
+              for (int i = 0; i <= 64; ++i) {
+                v1::LayerSpec* layer = core(r);
+                layer->set_key_head_size(4096);
+                auto* norm = layer->mutable_attention()->mutable_query_norm();
+                norm->set_kind(v1::HeadNorm::KIND_RMS);
+                norm->set_epsilon(1e-6f);
+                for (int j = 0; j < 4096; ++j) norm->add_weight(1.0f);
+              }
+            }),
+            With(kTooLarge, "core.layers"));
   EXPECT_EQ(Create([&](Request* r) { core(r)->clear_kind(); }),
             With(kBadOption, "core.layers[0].kind"));
   EXPECT_EQ(Create([&](Request* r) {

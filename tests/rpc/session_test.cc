@@ -42,6 +42,26 @@ TEST(Sessions, QuoteSaysWhatATokenCosts) {
   EXPECT_GE(response.reserved_bytes(), 2 * response.bytes_per_block());
 }
 
+TEST(Sessions, HaveNoOneCacheTypeWhereThatOfLayersDiffers) {
+  TestServer server;
+  v1::CreateSessionRequest request;
+  for (const v1::DType dtype : {v1::DTYPE_UNSPECIFIED, v1::DTYPE_I8}) {
+    v1::LayerSpec* layer = request.mutable_core()->add_layers();
+    layer->set_kind(v1::LAYER_KIND_CORE_ATTENTION);
+    layer->set_head_count(2);
+    layer->set_key_head_size(4);
+    layer->set_cache_dtype(dtype);
+  }
+  v1::CreateSessionResponse response;
+  grpc::ClientContext mixed;
+  ASSERT_TRUE(server.sessions().CreateSession(&mixed, request, &response).ok());
+  EXPECT_EQ(response.session().cache_dtype(), v1::DTYPE_UNSPECIFIED);
+  request.set_cache_dtype(v1::DTYPE_I8);
+  grpc::ClientContext same;
+  ASSERT_TRUE(server.sessions().CreateSession(&same, request, &response).ok());
+  EXPECT_EQ(response.session().cache_dtype(), v1::DTYPE_I8);
+}
+
 TEST(Sessions, StepsChangeWhatGetSessionShows) {
   TestServer server;
   const std::string id = server.TinySession();

@@ -457,6 +457,29 @@ TEST(KvSequence, I8TokenWithANonFiniteElementIsNaN) {
   }
 }
 
+TEST(KvSequence, I8HoldsTheLargestAndTheSmallestNumbers) {
+  const KvLayout layout{1, 2, 2, DType::kI8};
+  for (const float number : {std::numeric_limits<float>::max(), 190 * 0x1p-149f, 7 * 0x1p-149f,
+                             0x1p-149f, 127 * 0x1p-126f, std::numeric_limits<float>::min()}) {
+    KvBlockPool pool(kUnlimited);
+    Vectors vectors(DType::kF32, 1, 1, 2, 1);
+    vectors.Set(0, 0, 0, number);
+    vectors.Set(0, 0, 1, -number);
+    KvSequence sequence(layout, &pool);
+    ASSERT_TRUE(sequence.Reserve(1).ok());
+    sequence.Extend(1, nullptr);
+    sequence.WriteTokens(0, vectors.view(), vectors.view(), 0, 1);
+    EXPECT_TRUE(sequence.values_finite(0, 0));
+    float key[2], value[2];
+    sequence.ReadToken(0, 0, key, value);
+    const float bound = number / 254.0f + 0x1p-149f;
+    for (const float* vector : {key, value}) {
+      EXPECT_NEAR(vector[0], number, bound);
+      EXPECT_NEAR(vector[1], -number, bound);
+    }
+  }
+}
+
 TEST(KvSequence, ThreadsMayWriteDifferentHeads) {
   const KvLayout layout{4, 33, 31, DType::kBF16};
   KvBlockPool pool(kUnlimited);
