@@ -6,6 +6,12 @@
 #include <utility>
 
 namespace attnserve {
+namespace {
+
+// How long after a hand-over others are expected to come again.
+constexpr std::chrono::milliseconds kSharedTime{50};
+
+}  // namespace
 
 YieldingRunner::YieldingRunner(ParallelRunner* workers, Options options)
     : workers_(*workers), options_(std::move(options)) {}
@@ -24,7 +30,7 @@ void YieldingRunner::Run(int64_t task_count,
         const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
         if (task >= task_count) return;
         body(task, worker);
-        std::this_thread::yield();
+        if (std::chrono::steady_clock::now() < shared_until_) std::this_thread::yield();
       } while (!MustYield());
     });
     if (next.load(std::memory_order_relaxed) >= task_count) return;
@@ -33,6 +39,7 @@ void YieldingRunner::Run(int64_t task_count,
     const auto end = std::chrono::steady_clock::now();
     yielded_ += end - start;
     quantum_end_ = end + options_.quantum;
+    shared_until_ = end + kSharedTime;
   }
 }
 

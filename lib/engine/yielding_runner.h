@@ -16,9 +16,10 @@ namespace attnserve {
 // afterwards: who waits, waits for a quantum and the longest task. At least one task runs between
 // two hand-overs. Run is called by one thread.
 //
-// After each task a worker also offers its core to any other thread that is ready: those that read
-// requests and write replies would else wait until the system takes the core from a worker, some
-// milliseconds each, and with them the steps that they bring.
+// For a while after a hand-over a worker also offers its core, after each task, to any other thread
+// that is ready: those that write replies and read the next requests would else wait until the
+// system takes the core from a worker, some milliseconds each. (Not always: beside a busy process
+// whoever offers gets less than its share.)
 class YieldingRunner final : public ParallelRunner {
  public:
   struct Options {
@@ -43,6 +44,7 @@ class YieldingRunner final : public ParallelRunner {
   ParallelRunner& workers_;
   const Options options_;
   std::chrono::steady_clock::time_point quantum_end_{};
+  std::chrono::steady_clock::time_point shared_until_{};
   std::chrono::nanoseconds yielded_{0};
 };
 
