@@ -8,40 +8,6 @@
 namespace attnserve {
 namespace {
 
-const RowsView& KeySource(const AttentionLayer::Impl& layer, const LayerPass& pass) {
-  return layer.is_cross() ? pass.context : pass.x;
-}
-
-bool AddsPositions(const AttentionLayer::Impl& layer) {
-  return !layer.is_cross() && layer.sinusoids.has_value();
-}
-
-void GatherKeyInputs(const AttentionLayer::Impl& layer, const RowChunk& chunk, int64_t width,
-                     float* x) {
-  const LayerPass& pass = *chunk.pass;
-  GatherRows(KeySource(layer, pass), chunk.begin, chunk.end, x);
-  if (!AddsPositions(layer)) return;
-  for (int64_t token = chunk.begin; token < chunk.end; ++token, x += width) {
-    layer.sinusoids->Add(PositionOf(pass.key_positions, pass.key_position_base, token), x);
-  }
-}
-
-// The inputs of the key and value projection of all chunks, [rows, width].
-const float* KeyInputs(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
-                       int64_t width, ParallelRunner& runner, LayerWorkspace::Impl& work) {
-  if (const float* x = RowsAsGiven(KeySource(layer, *ranges[0].pass), ranges);
-      x != nullptr && !AddsPositions(layer)) {
-    return x;
-  }
-  float* const x = work.x.Reserve(static_cast<size_t>(work.row_count * width));
-  RunTasks(runner, static_cast<int64_t>(work.chunks.size()), work.row_count * width,
-           [&](int64_t task, int) {
-             const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
-             GatherKeyInputs(layer, chunk, width, x + chunk.row * width);
-           });
-  return x;
-}
-
 // Writes new tokens of a pass to heads [head_begin, head_end) of its cache. `rows` holds their keys
 // and values side by side.
 void WriteToCache(const LayerSpec& spec, const PassRows& range, const float* rows, int64_t stride,
@@ -77,7 +43,13 @@ absl::Status AttentionLayer::AppendKeys(absl::Span<const PassRows> ranges, Paral
   float* joined = work.keys.Reserve(static_cast<size_t>(work.row_count * stride));
 
   if (!layer.is_core()) {
-    const float* x = KeyInputs(layer, ranges, width, runner, work);
+    const Sinusoids* const sinusoids =
+        layer.sinusoids.has_value() && !layer.is_cross() ? &*layer.sinusoids : nullptr;
+    const auto input_of = [&](const LayerPass& pass) -> ProjectionInput {
+      return {layer.is_cross() ? pass.context : pass.x, sinusoids, pass.key_positions,
+              pass.key_position_base};
+    };
+    const float* x = ProjectionInputs(ranges, width, input_of, runner, work);
     ATTNSERVE_RETURN_IF_ERROR(
         layer.key_value->Multiply(x, width, work.row_count, joined, stride, runner, *work.gemm));
   }

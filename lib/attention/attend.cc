@@ -10,41 +10,22 @@
 namespace attnserve {
 namespace {
 
-// The input of the query projection, [rows, d_in].
-void GatherQueryInputs(const AttentionLayer::Impl& layer, const RowChunk& chunk, float* x) {
-  const LayerPass& pass = *chunk.pass;
-  GatherRows(pass.x, chunk.begin, chunk.end, x);
-  if (!layer.sinusoids.has_value()) return;
-  for (int64_t query = chunk.begin; query < chunk.end; ++query, x += layer.spec.input_size) {
-    layer.sinusoids->Add(PositionOf(pass.query_positions, pass.query_position_base, query), x);
-  }
-}
-
-// The inputs of the query projection of all chunks, [rows, d_in].
-const float* QueryInputs(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
-                         ParallelRunner& runner, LayerWorkspace::Impl& work) {
-  if (const float* x = RowsAsGiven(ranges[0].pass->x, ranges);
-      x != nullptr && !layer.sinusoids.has_value()) {
-    return x;
-  }
-  const int64_t width = layer.spec.input_size;
-  float* const x = work.x.Reserve(static_cast<size_t>(work.row_count * width));
-  RunTasks(runner, static_cast<int64_t>(work.chunks.size()), work.row_count * width,
-           [&](int64_t task, int) {
-             const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
-             GatherQueryInputs(layer, chunk, x + chunk.row * width);
-           });
-  return x;
-}
-
 // Projects, normalises and rotates the queries of all chunks into work.queries, [rows, stride],
 // where they cannot be taken as given.
 absl::Status PrepareQueries(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
                             int64_t stride, ParallelRunner& runner, LayerWorkspace::Impl& work) {
   const LayerSpec& spec = layer.spec;
+  const auto as_given = [&](const PassRows& range) {
+    return TakesQueriesAsGiven(layer, *range.pass);
+  };
+  if (std::all_of(ranges.begin(), ranges.end(), as_given)) return absl::OkStatus();
   float* queries = work.queries.Reserve(static_cast<size_t>(work.row_count * stride));
   if (!layer.is_core()) {
-    const float* x = QueryInputs(layer, ranges, runner, work);
+    const auto input_of = [&](const LayerPass& pass) -> ProjectionInput {
+      return {pass.x, layer.sinusoids.has_value() ? &*layer.sinusoids : nullptr,
+              pass.query_positions, pass.query_position_base};
+    };
+    const float* x = ProjectionInputs(ranges, spec.input_size, input_of, runner, work);
     ATTNSERVE_RETURN_IF_ERROR(layer.query->Multiply(x, spec.input_size, work.row_count, queries,
                                                     stride, runner, *work.gemm));
   }

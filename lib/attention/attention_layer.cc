@@ -157,10 +157,31 @@ void GatherHeads(const HeadsView& view, int64_t begin, int64_t end, int64_t stri
   }
 }
 
-void GatherRows(const RowsView& rows, int64_t begin, int64_t end, float* target) {
-  const int64_t offset = begin * rows.width * static_cast<int64_t>(ElementSize(rows.dtype));
-  simd::Widen(rows.dtype, static_cast<const char*>(rows.data) + offset, (end - begin) * rows.width,
-              target);
+const float* ProjectionInputs(absl::Span<const PassRows> ranges, int64_t width,
+                              absl::FunctionRef<ProjectionInput(const LayerPass&)> input_of,
+                              ParallelRunner& runner, LayerWorkspace::Impl& work) {
+  if (ranges.size() == 1) {
+    const ProjectionInput only = input_of(*ranges[0].pass);
+    if (only.sinusoids == nullptr && AreFloats(only.rows.dtype, only.rows.data)) {
+      return static_cast<const float*>(only.rows.data) + ranges[0].begin * width;
+    }
+  }
+  float* const x = work.x.Reserve(static_cast<size_t>(work.row_count * width));
+  const auto gather = [&](int64_t task, int) {
+    const RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
+    const ProjectionInput input = input_of(*chunk.pass);
+    const int64_t offset =
+        chunk.begin * width * static_cast<int64_t>(ElementSize(input.rows.dtype));
+    float* row = x + chunk.row * width;
+    simd::Widen(input.rows.dtype, static_cast<const char*>(input.rows.data) + offset,
+                (chunk.end - chunk.begin) * width, row);
+    if (input.sinusoids == nullptr) return;
+    for (int64_t token = chunk.begin; token < chunk.end; ++token, row += width) {
+      input.sinusoids->Add(PositionOf(input.positions, input.position_base, token), row);
+    }
+  };
+  RunTasks(runner, static_cast<int64_t>(work.chunks.size()), work.row_count * width, gather);
+  return x;
 }
 
 void PrepareHeads(const AttentionLayer::Impl& layer, const HeadNorm& norm, int64_t position,

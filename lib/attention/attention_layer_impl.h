@@ -118,9 +118,6 @@ void PrepareHeads(const AttentionLayer::Impl& layer, const HeadNorm& norm, int64
 // apart.
 void GatherHeads(const HeadsView& view, int64_t begin, int64_t end, int64_t stride, float* target);
 
-// Copies rows [begin, end) to F32.
-void GatherRows(const RowsView& rows, int64_t begin, int64_t end, float* target);
-
 // Whether elements are floats that can be read where they lie: tensors of a message may lie at any
 // address.
 inline bool AreFloats(DType dtype, const void* data) {
@@ -133,11 +130,19 @@ inline bool TakesQueriesAsGiven(const AttentionLayer::Impl& layer, const LayerPa
          layer.spec.attention.query_norm.kind == HeadNorm::Kind::kNone && !layer.rotary.has_value();
 }
 
-// The rows of the only range, where a product can read them in place; else null.
-inline const float* RowsAsGiven(const RowsView& rows, absl::Span<const PassRows> ranges) {
-  if (ranges.size() != 1 || !AreFloats(rows.dtype, rows.data)) return nullptr;
-  return static_cast<const float*>(rows.data) + ranges[0].begin * rows.width;
-}
+// What a projection reads of a pass: rows, and what is added to them for their positions.
+struct ProjectionInput {
+  const RowsView& rows;
+  const Sinusoids* sinusoids;  // null: nothing
+  const int64_t* positions;
+  int64_t position_base;
+};
+
+// The inputs of all chunks, [rows, width]: where they lie, if one range of floats is all, else
+// gathered into work.x.
+const float* ProjectionInputs(absl::Span<const PassRows> ranges, int64_t width,
+                              absl::FunctionRef<ProjectionInput(const LayerPass&)> input_of,
+                              ParallelRunner& runner, LayerWorkspace::Impl& work);
 
 // The attention function of one call of Attend, between the projections.
 class AttendCore {
