@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <random>
-#include <thread>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
@@ -48,13 +47,13 @@ absl::Status WithAttempts(const absl::Status& status, int attempts) {
 }  // namespace
 
 absl::Status RunWithRetries(const RetryPolicy& policy, TimePoint deadline, Repeat repeat,
-                            absl::FunctionRef<absl::Status(TimePoint)> attempt) {
+                            absl::FunctionRef<absl::Status(TimePoint)> attempt,
+                            const RetryClock& clock) {
   milliseconds backoff = policy.initial_backoff;
   for (int attempts = 1;; ++attempts) {
-    const TimePoint start = std::chrono::system_clock::now();
     TimePoint attempt_deadline = deadline;
     if (repeat == Repeat::kSafeAndCheap && policy.attempt_timeout.count() > 0) {
-      attempt_deadline = std::min(deadline, start + policy.attempt_timeout);
+      attempt_deadline = std::min(deadline, clock.now() + policy.attempt_timeout);
     }
     const absl::Status status = attempt(attempt_deadline);
     if (status.ok() || attempts >= policy.max_attempts || !MayRepeat(status, repeat)) {
@@ -62,8 +61,8 @@ absl::Status RunWithRetries(const RetryPolicy& policy, TimePoint deadline, Repea
     }
     const milliseconds asked = GetRetryDelay(status).value_or(milliseconds(0));
     const milliseconds wait = std::max(WithJitter(backoff), asked);
-    if (std::chrono::system_clock::now() + wait >= deadline) return WithAttempts(status, attempts);
-    std::this_thread::sleep_for(wait);
+    if (clock.now() + wait >= deadline) return WithAttempts(status, attempts);
+    clock.sleep(wait);
     backoff = std::min(policy.max_backoff,
                        milliseconds(static_cast<int64_t>(static_cast<double>(backoff.count()) *
                                                          policy.multiplier)));
