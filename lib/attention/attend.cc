@@ -46,7 +46,8 @@ absl::Status PrepareQueries(const AttentionLayer::Impl& layer, absl::Span<const 
 }
 
 // Elements of a float type that are NaN or infinite: their exponent's bits are all set.
-int64_t CountNonFinite(DType dtype, const char* data, int64_t count) {
+int64_t CountNonFinite(DType dtype, const void* elements, int64_t count) {
+  const char* const data = static_cast<const char*>(elements);
   int64_t nonfinite = 0;
   if (dtype == DType::kF32) {
     for (int64_t i = 0; i < count; ++i) {
@@ -65,26 +66,27 @@ int64_t CountNonFinite(DType dtype, const char* data, int64_t count) {
   return nonfinite;
 }
 
-// Writes results [rows, stride], those of the chunk's rows from `rows` on, rounded to the pass's
-// output; zeros for padding.
-void WriteOutputs(const LayerSpec& spec, float* rows, int64_t stride, RowChunk* chunk) {
-  const OutputTarget& output = chunk->pass->output;
-  const int64_t pieces = spec.output_projection ? 1 : spec.head_count;
-  const int64_t width = spec.output_projection ? spec.output_size : spec.value_head_size;
-  chunk->nonfinite_values = 0;
-  for (int64_t query = chunk->begin; query < chunk->end; ++query, rows += stride) {
-    if (IsPaddingQuery(chunk->pass->masks, query)) std::fill_n(rows, pieces * width, 0.0f);
-    for (int64_t piece = 0; piece < pieces; ++piece) {
-      const int64_t at = query * output.token_stride + piece * output.head_stride;
-      char* const target =
-          static_cast<char*>(output.data) + at * static_cast<int64_t>(ElementSize(output.dtype));
-      simd::Narrow(rows + piece * width, width, output.dtype, target);
-      chunk->nonfinite_values += CountNonFinite(output.dtype, target, width);
-    }
-  }
+}  // namespace
+
+char* OutputAddress(const OutputTarget& output, int64_t query, int64_t piece) {
+  const int64_t at = query * output.token_stride + piece * output.head_stride;
+  return static_cast<char*>(output.data) + at * static_cast<int64_t>(ElementSize(output.dtype));
 }
 
-}  // namespace
+int64_t WriteOutput(const LayerPass& pass, int64_t query, int64_t piece, const float* values,
+                    int64_t count) {
+  const DType dtype = pass.output.dtype;
+  char* const target = OutputAddress(pass.output, query, piece);
+  if (IsPaddingQuery(pass.masks, query)) {
+    // +0 has no bits set in any type.
+    std::memset(target, 0, static_cast<size_t>(count) * ElementSize(dtype));
+    return 0;
+  }
+  simd::Narrow(values, count, dtype, target);
+  // What was written may not have reached the cache yet.
+  return CountNonFinite(dtype, dtype == DType::kF32 ? static_cast<const void*>(values) : target,
+                        count);
+}
 
 absl::Status AttentionLayer::Attend(absl::Span<const PassRows> ranges, ParallelRunner& runner,
                                     LayerWorkspace& workspace) const try {
@@ -98,22 +100,24 @@ absl::Status AttentionLayer::Attend(absl::Span<const PassRows> ranges, ParallelR
 
   AttendCore core(layer, ranges, query_stride, runner, work);
   core.Run();
-  core.CountMaskedRows();
+  core.Count();
   core.WriteStages();
+  if (layer.output == nullptr) return absl::OkStatus();
 
-  float* results = work.contexts.data();
-  int64_t stride = spec.context_width();
-  if (layer.output != nullptr) {
-    stride = layer.output->PaddedColumns();
-    results = work.outputs.Reserve(static_cast<size_t>(work.row_count * stride));
-    ATTNSERVE_RETURN_IF_ERROR(layer.output->Multiply(work.contexts.data(), spec.context_width(),
-                                                     work.row_count, results, stride, runner,
-                                                     *work.gemm));
-  }
+  const int64_t stride = layer.output->PaddedColumns();
+  float* const results = work.outputs.Reserve(static_cast<size_t>(work.row_count * stride));
+  ATTNSERVE_RETURN_IF_ERROR(layer.output->Multiply(work.contexts.data(), spec.context_width(),
+                                                   work.row_count, results, stride, runner,
+                                                   *work.gemm));
   RunTasks(runner, static_cast<int64_t>(work.chunks.size()), work.row_count * stride,
            [&](int64_t task, int) {
              RowChunk& chunk = work.chunks[static_cast<size_t>(task)];
-             WriteOutputs(spec, results + chunk.row * stride, stride, &chunk);
+             chunk.nonfinite_values = 0;
+             for (int64_t query = chunk.begin; query < chunk.end; ++query) {
+               chunk.nonfinite_values += WriteOutput(
+                   *chunk.pass, query, 0, results + (chunk.row + query - chunk.begin) * stride,
+                   spec.output_size);
+             }
            });
   for (const RowChunk& chunk : work.chunks) chunk.pass->nonfinite_values += chunk.nonfinite_values;
   return absl::OkStatus();

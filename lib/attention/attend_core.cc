@@ -9,6 +9,11 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+void PrefetchForWriting(const char* begin, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(begin + at, 1);
+}
+
 }  // namespace
 
 AttendCore::AttendCore(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
@@ -20,9 +25,15 @@ AttendCore::AttendCore(const AttentionLayer::Impl& layer, absl::Span<const PassR
       query_stride_(query_stride),
       runner_(runner),
       workspace_(workspace),
-      partial_floats_(simd::PartialFloats(layer.spec.value_head_size)) {
+      partial_floats_(simd::PartialFloats(layer.spec.value_head_size)),
+      keeps_contexts_(layer.output != nullptr ||
+                      std::any_of(ranges.begin(), ranges.end(), [](const PassRows& range) {
+                        return !range.pass->stages.empty();
+                      })) {
   const int64_t rows = workspace.row_count;
-  workspace.contexts.Reserve(static_cast<size_t>(rows * spec_.context_width()));
+  if (keeps_contexts_) {
+    workspace.contexts.Reserve(static_cast<size_t>(rows * spec_.context_width()));
+  }
   workspace.lse.Reserve(static_cast<size_t>(rows * spec_.head_count));
   MakeTasks();
   MakeJobs();
@@ -35,7 +46,7 @@ void AttendCore::Run() {
   RunTasks(runner_, last_job + 1, operations_, [&](int64_t number, int worker) {
     const int64_t index = last_job - number;
     const AttendJob& job = workspace_.jobs[static_cast<size_t>(index)];
-    const AttendTask& task = workspace_.tasks[static_cast<size_t>(job.task)];
+    AttendTask& task = workspace_.tasks[static_cast<size_t>(job.task)];
     AttendMemory& memory = workspace_.workers[static_cast<size_t>(worker)];
     PrepareRows(task, memory);
     if (job.stretch < 0) return AttendWhole(task, memory);
@@ -44,9 +55,10 @@ void AttendCore::Run() {
         task, memory, job.stretch, workspace_.partials.data() + slot * partial_floats_);
   });
   RunTasks(runner_, static_cast<int64_t>(workspace_.split_tasks.size()), operations_,
-           [&](int64_t index, int) {
+           [&](int64_t index, int worker) {
              const int64_t task = workspace_.split_tasks[static_cast<size_t>(index)];
-             MergeStretches(workspace_.tasks[static_cast<size_t>(task)]);
+             MergeStretches(workspace_.tasks[static_cast<size_t>(task)],
+                            workspace_.workers[static_cast<size_t>(worker)]);
            });
 }
 
@@ -71,7 +83,7 @@ const float* AttendCore::Query(const LayerPass& pass, int64_t query, int64_t row
 }
 
 // Fills memory.rows: queries of the task in order, each with the heads of the group. Rows that have
-// the same mask share its memory.
+// the same mask share its memory. Packs their queries.
 void AttendCore::PrepareRows(const AttendTask& task, AttendMemory& memory) const {
   const RowVisibility visibility(spec_, *task.pass);
   const int64_t group = spec_.group_size(), blocks = visibility.blocks();
@@ -89,6 +101,7 @@ void AttendCore::PrepareRows(const AttendTask& task, AttendMemory& memory) const
     if (visibility.needs_bias()) out.bias = memory.bias.data() + mask * blocks * kTokensPerBlock;
     if (visibility.drops()) out.keep = memory.keep.data() + r * blocks;
   }
+  simd::PackQueries(Params(*task.pass), memory.rows, memory.queries);
 }
 
 // Unpacks the masks of memory.rows for some blocks.
@@ -139,13 +152,13 @@ bool AttendCore::AttendOneStretch(const AttendTask& task, AttendMemory& memory, 
                                       cache.values(first + i, task.kv_head),
                                       cache.values_finite(first + i, task.kv_head)};
   }
-  simd::AttendStretch(Params(*task.pass), memory.rows, first,
+  simd::AttendStretch(Params(*task.pass), memory.rows, memory.queries, first,
                       absl::MakeSpan(blocks.data(), static_cast<size_t>(range.count)), partials,
                       memory.scratch);
   return true;
 }
 
-void AttendCore::AttendWhole(const AttendTask& task, AttendMemory& memory) {
+void AttendCore::AttendWhole(AttendTask& task, AttendMemory& memory) {
   float* const total = memory.total;
   bool any = false;
   for (int64_t stretch = task.stretch_begin; stretch < task.stretch_end; ++stretch) {
@@ -157,11 +170,11 @@ void AttendCore::AttendWhole(const AttendTask& task, AttendMemory& memory) {
     }
     any = true;
   }
-  FinishTask(task, any ? total : nullptr);
+  FinishTask(task, any ? total : nullptr, memory);
 }
 
 // Merges the stretches of a split task, ascending, as AttendWhole does.
-void AttendCore::MergeStretches(const AttendTask& task) {
+void AttendCore::MergeStretches(AttendTask& task, AttendMemory& memory) {
   float* const first = workspace_.partials.data() + task.first_partial * partial_floats_;
   float* total = nullptr;
   for (int64_t i = 0; i < task.stretches(); ++i) {
@@ -173,36 +186,52 @@ void AttendCore::MergeStretches(const AttendTask& task) {
     }
     if (total == nullptr) total = next;
   }
-  FinishTask(task, total);
+  FinishTask(task, total, memory);
 }
 
-void AttendCore::FinishTask(const AttendTask& task, const float* totals) {
+void AttendCore::FinishTask(AttendTask& task, const float* totals, AttendMemory& memory) {
   const int64_t group = spec_.group_size(), size = spec_.value_head_size;
   const std::vector<float>& sinks = spec_.attention.sink_logits;
   const float p = task.pass->dropout.p;
   const float value_factor = p > 0.0f ? 1.0f / (1.0f - p) : 1.0f;
+  const OutputTarget& output = task.pass->output;
+  const int64_t output_bytes = size * static_cast<int64_t>(ElementSize(output.dtype));
+  constexpr int64_t kRowsAhead = 4;  // whose place in the output is fetched
   for (int64_t r = 0; r < Rows(task); ++r) {
     const int64_t head = task.kv_head * group + r % group;
     const int64_t row = task.first_row + r / group;
-    float* context = workspace_.contexts.data() + row * spec_.context_width() + head * size;
+    float* const context =
+        keeps_contexts_ ? workspace_.contexts.data() + row * spec_.context_width() + head * size
+                        : memory.context;
     float& lse = workspace_.lse.data()[row * spec_.head_count + head];
     if (totals == nullptr) {
       std::fill_n(context, size, 0.0f);
       lse = kMinusInfinity;
-      continue;
+    } else {
+      const float sink = sinks.empty() ? kMinusInfinity : sinks[static_cast<size_t>(head)];
+      lse = simd::FinishRow(size, totals + r * partial_floats_, sink, value_factor, context);
     }
-    const float sink = sinks.empty() ? kMinusInfinity : sinks[static_cast<size_t>(head)];
-    lse = simd::FinishRow(size, totals + r * partial_floats_, sink, value_factor, context);
+    if (layer_.output != nullptr) continue;
+    if (const int64_t ahead = r + kRowsAhead; ahead < Rows(task)) {
+      PrefetchForWriting(OutputAddress(output, task.query_begin + ahead / group,
+                                       task.kv_head * group + ahead % group),
+                         output_bytes);
+    }
+    task.nonfinite_values +=
+        WriteOutput(*task.pass, task.query_begin + r / group, head, context, size);
   }
 }
 
-void AttendCore::CountMaskedRows() {
+void AttendCore::Count() {
   const float* lse = workspace_.lse.data();
   for (const PassRows& range : ranges_) {
     for (int64_t query = range.begin; query < range.end; ++query, lse += spec_.head_count) {
       if (IsPaddingQuery(range.pass->masks, query)) continue;
       range.pass->masked_rows += std::count(lse, lse + spec_.head_count, kMinusInfinity);
     }
+  }
+  for (const AttendTask& task : workspace_.tasks) {
+    task.pass->nonfinite_values += task.nonfinite_values;
   }
 }
 

@@ -127,8 +127,10 @@ void AttendCore::ReserveWorkers() {
   const size_t workers = static_cast<size_t>(runner_.worker_count());
   if (workspace_.workers.size() < workers) workspace_.workers.resize(workers);
   const size_t results = static_cast<size_t>(needs_.rows * partial_floats_);
-  size_t floats =
-      2 * results + simd::AttendScratchFloats(Params(*ranges_.front().pass), needs_.rows);
+  const size_t scratch = simd::AttendScratchFloats();
+  const size_t queries = static_cast<size_t>(needs_.rows * spec_.key_head_size);
+  const size_t context = static_cast<size_t>(spec_.value_head_size);
+  size_t floats = 2 * results + scratch + queries + context;
   // Many rows go over it for every block: worth a huge page.
   if (needs_.rows >= kTaskRows / 4) {
     floats = std::max(floats, static_cast<size_t>(kHugePageBytes) / sizeof(float));
@@ -138,6 +140,8 @@ void AttendCore::ReserveWorkers() {
     memory.partial = memory.floats.Reserve(floats);
     memory.total = memory.partial + results;
     memory.scratch = memory.total + results;
+    memory.queries = memory.scratch + scratch;
+    memory.context = memory.queries + queries;
     memory.bits.Reserve(static_cast<size_t>(needs_.bits));
     memory.bias.Reserve(static_cast<size_t>(needs_.bias));
     memory.keep.Reserve(static_cast<size_t>(needs_.keep));

@@ -32,10 +32,12 @@ struct AttentionLayer::Impl {
 
 // Memory of one worker, reserved before tasks run: tasks must not throw.
 struct AttendMemory {
-  AlignedBuffer<float> floats;  // what the next three point into: together in few pages
+  AlignedBuffer<float> floats;  // what the next pointers point into: together in few pages
   float* partial = nullptr;     // of one stretch, [rows, PartialFloats]
   float* total = nullptr;       // of the stretches so far
   float* scratch = nullptr;
+  float* queries = nullptr;      // packed, of `rows`
+  float* context = nullptr;      // one row's, [d_v]
   AlignedBuffer<uint64_t> bits;  // [mask rows, blocks]
   AlignedBuffer<float> bias;     // [mask rows, blocks * 64]
   AlignedBuffer<uint64_t> keep;  // [rows, blocks]
@@ -54,7 +56,7 @@ struct RowChunk {
 
 // Some queries of one pass, with all heads of one key/value head.
 struct AttendTask {
-  const LayerPass* pass = nullptr;
+  LayerPass* pass = nullptr;
   int64_t kv_head = 0;
   int64_t query_begin = 0;  // of the pass
   int64_t query_end = 0;
@@ -64,6 +66,7 @@ struct AttendTask {
   // Where its stretches are shared out: its first job, and the first of its results in `partials`.
   int64_t first_job = -1;  // -1: one worker does it all
   int64_t first_partial = 0;
+  int64_t nonfinite_values = 0;  // among the outputs it wrote
 
   int64_t stretches() const { return stretch_end - stretch_begin; }
 };
@@ -75,12 +78,13 @@ struct AttendJob {
 };
 
 struct LayerWorkspace::Impl {
-  AlignedBuffer<float> x;         // gathered inputs, unless one caller's lie as they should
-  AlignedBuffer<float> keys;      // [rows, keys | values]
-  AlignedBuffer<float> queries;   // [rows, H * d_k], but those that are taken as given
-  AlignedBuffer<float> contexts;  // [rows, H * d_v]
-  AlignedBuffer<float> outputs;   // [rows, padded d_out]
-  AlignedBuffer<float> lse;       // [rows, H]
+  AlignedBuffer<float> x;        // gathered inputs, unless one caller's lie as they should
+  AlignedBuffer<float> keys;     // [rows, keys | values]
+  AlignedBuffer<float> queries;  // [rows, H * d_k], but those that are taken as given
+  AlignedBuffer<float>
+      contexts;                  // [rows, H * d_v], where more is done with them than to write them
+  AlignedBuffer<float> outputs;  // [rows, padded d_out]
+  AlignedBuffer<float> lse;      // [rows, H]
   AlignedBuffer<float> partials;  // of split tasks: [stretch of the task][row of the task]
   std::vector<uint8_t> seen;      // [jobs] whether any row sees any key of the job's stretch
   std::vector<RowChunk> chunks;
@@ -130,6 +134,14 @@ inline bool TakesQueriesAsGiven(const AttentionLayer::Impl& layer, const LayerPa
          layer.spec.attention.query_norm.kind == HeadNorm::Kind::kNone && !layer.rotary.has_value();
 }
 
+// Where `piece` of the output of a query begins.
+char* OutputAddress(const OutputTarget& output, int64_t query, int64_t piece);
+
+// Writes `piece` of the output of a query, rounded to the output's type; zeros for padding. Returns
+// how many of its elements are NaN or infinite.
+int64_t WriteOutput(const LayerPass& pass, int64_t query, int64_t piece, const float* values,
+                    int64_t count);
+
 // What a projection reads of a pass: rows, and what is added to them for their positions.
 struct ProjectionInput {
   const RowsView& rows;
@@ -151,10 +163,11 @@ class AttendCore {
   AttendCore(const AttentionLayer::Impl& layer, absl::Span<const PassRows> ranges,
              int64_t query_stride, ParallelRunner& runner, LayerWorkspace::Impl& workspace);
 
-  // From `queries` to `contexts` and `lse`.
+  // From `queries` to `lse`, and to `contexts` or, in a layer without output projection, to the
+  // passes' outputs.
   void Run();
-  // Adds the rows with nothing to attend to the passes' counts.
-  void CountMaskedRows();
+  // Adds what is to be counted to the passes.
+  void Count();
   // Writes the stages that passes ask for (stage_outputs.cc).
   void WriteStages();
 
@@ -183,9 +196,9 @@ class AttendCore {
   void FillMasks(const AttendTask& task, BlockRange range, AttendMemory& memory) const;
   bool AttendOneStretch(const AttendTask& task, AttendMemory& memory, int64_t stretch,
                         float* partials) const;
-  void AttendWhole(const AttendTask& task, AttendMemory& memory);
-  void MergeStretches(const AttendTask& task);
-  void FinishTask(const AttendTask& task, const float* totals);
+  void AttendWhole(AttendTask& task, AttendMemory& memory);
+  void MergeStretches(AttendTask& task, AttendMemory& memory);
+  void FinishTask(AttendTask& task, const float* totals, AttendMemory& memory);
   void WriteRowStages(const LayerPass& pass, int64_t query, int64_t row, int64_t head,
                       AttendMemory& memory) const;
 
@@ -196,6 +209,7 @@ class AttendCore {
   ParallelRunner& runner_;
   LayerWorkspace::Impl& workspace_;
   int64_t partial_floats_;  // of one row
+  bool keeps_contexts_;
   int64_t operations_ = 0;  // multiplications of the whole call
   Needs needs_;
 };

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "lib/simd/attention_layout.h"
+#include "lib/simd/row_groups.h"
 #include "lib/simd/visibility.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,29 +21,16 @@ namespace attnserve {
 namespace simd {
 namespace HWY_NAMESPACE {
 
-// Rows in groups as even as possible, the larger ones first.
-struct AttentionGroups {
-  explicit AttentionGroups(size_t rows)
-      : count((rows + kAttentionRowGroup - 1) / kAttentionRowGroup),
-        size_of_small(count == 0 ? 0 : rows / count),
-        larger(count == 0 ? 0 : rows % count) {}
-  size_t size(size_t group) const { return size_of_small + (group < larger ? 1 : 0); }
-  size_t begin(size_t group) const { return group * size_of_small + std::min(group, larger); }
-
-  size_t count;
-  size_t size_of_small;
-  size_t larger;
-};
-
 // Groups [first_group, last_group) over one block of keys and values. Everything of row r of the
 // stretch lies at index r.
 struct BlockTask {
   const AttentionParams* params;
-  const AttentionGroups* groups;
+  const RowGroups* groups;
+  size_t group_count;
   size_t first_group;
   size_t last_group;
   const AttentionRow* rows;
-  const float* queries;  // of a group [d_k][rows], from its first row times d_k on
+  const float* queries;  // as PackQueries writes them
   float* partials;
   int64_t index;
   const KvHeadBlock* block;
@@ -51,24 +39,15 @@ struct BlockTask {
   float* scores;          // [kAttentionChunkRows][kBlock], from the first group's first row on
 };
 
-HWY_INLINE size_t FirstKey(uint64_t keys) { return hwy::Num0BitsBelowLS1Bit_Nonzero64(keys); }
-
-HWY_INLINE size_t EndKey(uint64_t keys) { return 64 - hwy::Num0BitsAboveMS1Bit_Nonzero64(keys); }
-
-HWY_INLINE StripRange StripsOf(uint64_t keys) {
-  return {FirstKey(keys) / kStrip, (EndKey(keys) + kStrip - 1) / kStrip};
-}
-
 template <class T>
-using ScoreFunction = void (*)(const float*, const T*, const float*, size_t, float, float*,
+using ScoreFunction = void (*)(const float*, size_t, const T*, const float*, size_t, float, float*,
                                Prefetcher);
 template <class T>
 constexpr ScoreFunction<T> kScoreStrip[kAttentionRowGroup] = {ScoreStrip<1, T>, ScoreStrip<2, T>,
                                                               ScoreStrip<3, T>, ScoreStrip<4, T>,
                                                               ScoreStrip<5, T>, ScoreStrip<6, T>};
 template <class T>
-using SumFunction = void (*)(const float*, const T*, size_t, size_t, const float*, float*, size_t,
-                             Prefetcher);
+using SumFunction = void (*)(const GroupWeights*, size_t, const T*, size_t, size_t, Prefetcher);
 template <class T>
 constexpr SumFunction<T> kSumPanel[kAttentionRowGroup] = {
     SumPanel<1, T>, SumPanel<2, T>, SumPanel<3, T>, SumPanel<4, T>, SumPanel<5, T>, SumPanel<6, T>};
@@ -83,11 +62,38 @@ HWY_INLINE const float* ScalesFrom(size_t first, const T* vectors, size_t size) 
 
 // A row group in a block.
 struct GroupState {
-  size_t row;         // its first
-  size_t size;        // rows
-  uint64_t seen = 0;  // keys that any of its rows sees
+  size_t row;   // its first
+  size_t size;  // rows
+  // Keys [first_key, end_key) and the strips they lie in: from the first to the last that any of
+  // its rows sees.
+  size_t first_key = 0;
+  size_t end_key = 0;
+  StripRange strips = {0, 0};
   GroupSoftmax softmax;
+
+  bool sees_any() const { return end_key != 0; }
+  void See(uint64_t keys) {
+    if (keys == 0) return;
+    first_key = hwy::Num0BitsBelowLS1Bit_Nonzero64(keys);
+    end_key = 64 - hwy::Num0BitsAboveMS1Bit_Nonzero64(keys);
+    strips = {first_key / kStrip, (end_key + kStrip - 1) / kStrip};
+  }
 };
+
+// Calls body(first, end) for each run of neighbouring groups of one size that `takes` chooses: the
+// kernels do a run in one call.
+template <class Takes, class Body>
+HWY_INLINE void ForEachRun(absl::Span<const GroupState> states, const Takes& takes,
+                           const Body& body) {
+  for (size_t first = 0, end; first < states.size(); first = end) {
+    end = first + 1;
+    if (!takes(states[first])) continue;
+    while (end < states.size() && states[end].size == states[first].size && takes(states[end])) {
+      ++end;
+    }
+    body(first, end);
+  }
+}
 
 // Strip by strip, each for all groups that see any of its keys.
 template <class T>
@@ -96,18 +102,18 @@ HWY_INLINE void ScoreKeys(const BlockTask& task, absl::Span<const GroupState> st
   const T* keys = static_cast<const T*>(task.block->keys);
   const char* values = static_cast<const char*>(task.block->values);
   for (size_t s = 0; s < kBlock / kStrip; ++s) {
-    for (size_t g = 0; g < states.size(); ++g) {
-      const GroupState& state = states[g];
-      if (state.seen == 0) continue;
-      const StripRange strips = StripsOf(state.seen);
-      if (s < strips.begin || s >= strips.end) continue;
+    const auto sees = [s](const GroupState& state) {
+      return s >= state.strips.begin && s < state.strips.end;
+    };
+    ForEachRun(states, sees, [&](size_t first, size_t end) HWY_ATTR {
+      const GroupState& state = states[first];
       kScoreStrip<T>[state.size - 1](
-          task.queries + state.row * d_k, keys + s * kStrip * d_k,
+          task.queries + state.row * d_k, end - first, keys + s * kStrip * d_k,
           ScalesFrom(s * kStrip, keys, d_k), d_k, task.params->scale,
           task.scores + (state.row - states[0].row) * kBlock + s * kStrip,
           Prefetcher::Part(values + s * kStrip * sizeof(T) * d_k, kStrip * sizeof(T), d_k,
-                           task.first_group + g, task.groups->count));
-    }
+                           task.first_group + first, task.group_count));
+    });
   }
 }
 
@@ -117,18 +123,21 @@ HWY_INLINE void SumValues(const BlockTask& task, absl::Span<const GroupState> st
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
   const T* values = static_cast<const T*>(task.block->values);
   const char* next_keys = static_cast<const char*>(task.next_keys);
+  GroupWeights weights[kAttentionChunkGroups];
+  for (size_t g = 0; g < states.size(); ++g) {
+    const GroupState& state = states[g];
+    weights[g] = {task.scores + (state.row - states[0].row) * kBlock,
+                  state.softmax.any_moved ? state.softmax.rescale : nullptr, state.first_key,
+                  state.end_key, task.partials + state.row * stride + kPartialValues};
+  }
+  const auto sees = [](const GroupState& state) { return state.sees_any(); };
   for (size_t column = 0; column < stride - kPartialValues; column += kStrip) {
-    for (size_t g = 0; g < states.size(); ++g) {
-      const GroupState& state = states[g];
-      if (state.seen == 0) continue;
-      kSumPanel<T>[state.size - 1](
-          task.scores + (state.row - states[0].row) * kBlock, values + column * kBlock,
-          FirstKey(state.seen), EndKey(state.seen),
-          state.softmax.any_moved ? state.softmax.rescale : nullptr,
-          task.partials + state.row * stride + kPartialValues + column, stride,
+    ForEachRun(states, sees, [&](size_t first, size_t end) HWY_ATTR {
+      kSumPanel<T>[states[first].size - 1](
+          weights + first, end - first, values + column * kBlock, column, stride,
           Prefetcher::Part(next_keys + column * kBlock * sizeof(T), kStrip * sizeof(T), kBlock,
-                           task.first_group + g, task.groups->count));
-    }
+                           task.first_group + first, task.group_count));
+    });
   }
 }
 
@@ -170,7 +179,7 @@ HWY_INLINE void DropGroup(const BlockTask& task, const GroupState& state, StripR
 HWY_INLINE void WeighKeys(const BlockTask& task, const float* value_scales, float* scores,
                           uint64_t* keys, GroupState* state) {
   const size_t stride = static_cast<size_t>(PartialFloats(task.params->value_head_size));
-  const StripRange strips = StripsOf(state->seen);
+  const StripRange strips = state->strips;
   if (!task.plain) FinishGroup(task, *state, strips, scores, keys);
   WeighGroup(strips, state->size, scores, task.partials + state->row * stride, stride,
              &state->softmax);
@@ -184,16 +193,19 @@ HWY_INLINE absl::Span<GroupState> FindVisible(const BlockTask& task, uint64_t* k
   const size_t group_count = task.last_group - task.first_group;
   for (size_t g = 0; g < group_count; ++g) {
     GroupState& state = states[g];
-    state.row = task.groups->begin(task.first_group + g);
-    state.size = task.groups->size(task.first_group + g);
+    const int64_t group = static_cast<int64_t>(task.first_group + g);
+    state.row = static_cast<size_t>(task.groups->begin(group));
+    state.size = static_cast<size_t>(task.groups->size(group));
     if (task.plain) {
-      state.seen = ~uint64_t{0};
+      state.See(~uint64_t{0});
       continue;
     }
+    uint64_t seen = 0;
     for (size_t r = 0; r < state.size; ++r, ++keys) {
       *keys = VisibleKeys(task.rows[state.row + r], task.index);
-      state.seen |= *keys;
+      seen |= *keys;
     }
+    state.See(seen);
   }
   return {states, group_count};
 }
@@ -209,13 +221,13 @@ HWY_NOINLINE void AttendBlock(const BlockTask& task) {
       ScalesFrom(0, static_cast<const T*>(task.block->values), stride - kPartialValues);
   for (GroupState& group : groups) {
     const size_t at = group.row - groups[0].row;
-    if (group.seen != 0) {
+    if (group.sees_any()) {
       WeighKeys(task, value_scales, task.scores + at * kBlock, keys + at, &group);
     }
   }
   if (task.block->values_finite) return SumValues<T>(task, groups);
   for (const GroupState& group : groups) {
-    if (group.seen == 0) continue;
+    if (!group.sees_any()) continue;
     for (size_t r = 0; r < group.size; ++r) {
       const size_t row = group.row + r, at = row - groups[0].row;
       SumSelectedValues<T>(*task.block, task.scores + at * kBlock, keys[at],
@@ -240,40 +252,13 @@ BlockFunction BlockFunctionFor(DType dtype) {
   }
 }
 
-// Writes the queries of each group side by side, [d_k][rows of the group]: where they lie they may
-// be a power of two apart, and then share the cache's sets.
-void PackQueries(absl::Span<const AttentionRow> rows, const AttentionGroups& groups, size_t d_k,
-                 float* HWY_RESTRICT packed) {
-  constexpr size_t kAhead = 2 * kAttentionRowGroup;  // rows
-  for (size_t g = 0; g < groups.count; ++g) {
-    const size_t size = groups.size(g), begin = groups.begin(g);
-    for (size_t r = 0; r < size; ++r) {
-      const float* const query = rows[begin + r].query;
-      const float* const ahead = rows[std::min(begin + r + kAhead, rows.size() - 1)].query;
-      for (size_t i = 0; i < d_k; i += 16) hwy::Prefetch(ahead + i);
-      float* HWY_RESTRICT target = packed + begin * d_k + r;
-      size_t i = 0;
-      for (; i + 4 <= d_k; i += 4, target += 4 * size) {
-        target[0] = query[i];
-        target[size] = query[i + 1];
-        target[2 * size] = query[i + 2];
-        target[3 * size] = query[i + 3];
-      }
-      for (; i < d_k; ++i, target += size) target[0] = query[i];
-    }
-  }
-}
-
 void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow> rows,
-                   int64_t first_block, absl::Span<const KvHeadBlock> blocks, float* partials,
-                   float* scratch) {
-  const size_t d_k = static_cast<size_t>(params.key_head_size);
+                   const float* queries, int64_t first_block, absl::Span<const KvHeadBlock> blocks,
+                   float* partials, float* scratch) {
   const size_t stride = static_cast<size_t>(PartialFloats(params.value_head_size));
   std::fill_n(partials, rows.size() * stride, 0.0f);
   for (size_t r = 0; r < rows.size(); ++r) partials[r * stride + kPartialMax] = kMinusInfinity;
-  const AttentionGroups groups(rows.size());
-  float* const queries = scratch + kAttentionChunkRows * kBlock;
-  PackQueries(rows, groups, d_k, queries);
+  const RowGroups groups(static_cast<int64_t>(rows.size()), kAttentionRowGroup);
   const BlockFunction attend_block = BlockFunctionFor(params.cache_dtype);
   const BlockSpan plain = PlainBlocks(params, rows);
   // A block stays in the second cache while every chunk of groups goes over it.
@@ -281,6 +266,7 @@ void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow>
     BlockTask task;
     task.params = &params;
     task.groups = &groups;
+    task.group_count = static_cast<size_t>(groups.count());
     task.rows = rows.data();
     task.queries = queries;
     task.partials = partials;
@@ -289,9 +275,9 @@ void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow>
     task.plain = plain.has(task.index) && blocks[b].values_finite;
     task.next_keys = b + 1 < blocks.size() ? blocks[b + 1].keys : blocks[b].keys;
     task.scores = scratch;
-    for (size_t g = 0; g < groups.count; g = task.last_group) {
+    for (size_t g = 0; g < task.group_count; g = task.last_group) {
       task.first_group = g;
-      task.last_group = std::min(groups.count, g + kAttentionChunkGroups);
+      task.last_group = std::min(task.group_count, g + kAttentionChunkGroups);
       attend_block(task);
     }
   }
@@ -302,7 +288,7 @@ void ScoreBlock(const AttentionParams& params, const float* query, const T* keys
   const size_t d_k = static_cast<size_t>(params.key_head_size);
   Prefetcher prefetcher = {reinterpret_cast<uintptr_t>(keys), kStrip * sizeof(T)};
   for (size_t s = 0; s < kBlock / kStrip; ++s) {
-    ScoreStrip<1>(query, keys + s * kStrip * d_k, ScalesFrom(s * kStrip, keys, d_k), d_k,
+    ScoreStrip<1>(query, 1, keys + s * kStrip * d_k, ScalesFrom(s * kStrip, keys, d_k), d_k,
                   params.scale, scores + s * kStrip, prefetcher);
   }
 }
@@ -341,15 +327,13 @@ HWY_EXPORT(AttendStretch);
 HWY_EXPORT(BlockScores);
 HWY_EXPORT(SoftcapScores);
 
-size_t AttendScratchFloats(const AttentionParams& params, int64_t row_count) {
-  return kAttentionChunkRows * static_cast<size_t>(kTokensPerBlock) +
-         static_cast<size_t>(row_count * params.key_head_size);
-}
+size_t AttendScratchFloats() { return kAttentionChunkRows * static_cast<size_t>(kTokensPerBlock); }
 
 void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow> rows,
-                   int64_t first_block, absl::Span<const KvHeadBlock> blocks, float* partials,
-                   float* scratch) {
-  HWY_DYNAMIC_DISPATCH(AttendStretch)(params, rows, first_block, blocks, partials, scratch);
+                   const float* queries, int64_t first_block, absl::Span<const KvHeadBlock> blocks,
+                   float* partials, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(AttendStretch)
+  (params, rows, queries, first_block, blocks, partials, scratch);
 }
 
 bool RowSeesBlocks(const AttentionRow& row, int64_t first_block, int64_t block_count) {

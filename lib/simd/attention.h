@@ -60,7 +60,7 @@ struct AttentionParams {
 // One query of one head. A key j is visible if it is in [begin, end) or j < sinks, and j < key_end,
 // and its bit in `mask` is set.
 struct AttentionRow {
-  const float* query = nullptr;  // [d_k], any alignment
+  const float* query = nullptr;  // [d_k], any alignment; for PackQueries
   int64_t begin = 0;
   int64_t end = 0;
   int64_t sinks = 0;
@@ -79,16 +79,21 @@ constexpr int64_t PartialFloats(int64_t value_head_size) {
   return 2 * kStripWidth + (value_head_size + kStripWidth - 1) / kStripWidth * kStripWidth;
 }
 
-// Floats of scratch AttendStretch needs for so many rows.
-size_t AttendScratchFloats(const AttentionParams& params, int64_t row_count);
+// Copies the queries of `rows` to `packed` [rows * d_k] in the order AttendStretch reads them in:
+// of each row group side by side, [d_k][rows of the group]. Where they lie they may be a power of
+// two apart, and then share the cache's sets.
+void PackQueries(const AttentionParams& params, absl::Span<const AttentionRow> rows, float* packed);
 
-// Attends `rows` (any number) to the blocks of one stretch: blocks[i] holds the keys
-// (first_block + i) * 64 ... + 63, first_block a multiple of kBlocksPerStretch, at most
-// kBlocksPerStretch blocks. Writes row r's result to partials + r * PartialFloats(d_v) (aligned to
-// 64 bytes). `scratch` is aligned to 64 bytes.
+// Floats of scratch AttendStretch needs.
+size_t AttendScratchFloats();
+
+// Attends `rows` (any number), whose packed queries are `queries`, to the blocks of one stretch:
+// blocks[i] holds the keys (first_block + i) * 64 ... + 63, first_block a multiple of
+// kBlocksPerStretch, at most kBlocksPerStretch blocks. Writes row r's result to
+// partials + r * PartialFloats(d_v) (aligned to 64 bytes). `scratch` is aligned to 64 bytes.
 void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow> rows,
-                   int64_t first_block, absl::Span<const KvHeadBlock> blocks, float* partials,
-                   float* scratch);
+                   const float* queries, int64_t first_block, absl::Span<const KvHeadBlock> blocks,
+                   float* partials, float* scratch);
 
 // Whether `row` sees any key of blocks [first_block, first_block + block_count). A stretch of which
 // a row sees nothing may be skipped for it: merging it changes no bit.

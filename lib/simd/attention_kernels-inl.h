@@ -34,77 +34,96 @@ struct StripRange {
 };
 
 // scores[r][0 .. 16) = q_r k_j * scale for the 16 keys of one strip [d_k][16], whose own scales in
-// an I8 cache are `key_scales`; queries [d_k][kRows].
+// an I8 cache are `key_scales`; for `groups` row groups, one behind the other in `queries`
+// [groups][d_k][kRows] and in `scores`.
 template <size_t kRows, class T>
-HWY_NOINLINE void ScoreStrip(const float* HWY_RESTRICT queries, const T* HWY_RESTRICT strip,
-                             const float* HWY_RESTRICT key_scales, size_t d_k, float scale,
-                             float* HWY_RESTRICT scores, Prefetcher prefetcher) {
+HWY_NOINLINE void ScoreStrip(const float* HWY_RESTRICT queries, size_t groups,
+                             const T* HWY_RESTRICT strip, const float* HWY_RESTRICT key_scales,
+                             size_t d_k, float scale, float* HWY_RESTRICT scores,
+                             Prefetcher prefetcher) {
   const FloatTag d;
-  Floats sums[kRows][kVectors];
-  ATTNSERVE_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
-    ATTNSERVE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
-  }
-  ATTNSERVE_UNROLL_4
-  for (size_t i = 0; i < d_k; ++i) {
-    prefetcher.Next();
-    Floats keys[kVectors];
-    ATTNSERVE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) keys[v] = LoadLanes(strip + i * kStrip + v * kLanes);
+  for (size_t g = 0; g < groups; ++g) {
+    Floats sums[kRows][kVectors];
     ATTNSERVE_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      const Floats query = hn::Set(d, queries[i * kRows + r]);
       ATTNSERVE_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(query, keys[v], sums[r][v]);
+      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
     }
-  }
-  ATTNSERVE_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
-    ATTNSERVE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) {
-      if constexpr (std::is_same_v<T, I8>) {
-        sums[r][v] = hn::Mul(sums[r][v], hn::LoadU(d, key_scales + v * kLanes));
+    ATTNSERVE_UNROLL_4
+    for (size_t i = 0; i < d_k; ++i, queries += kRows) {
+      prefetcher.Next();
+      Floats keys[kVectors];
+      ATTNSERVE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) keys[v] = LoadLanes(strip + i * kStrip + v * kLanes);
+      ATTNSERVE_UNROLL
+      for (size_t r = 0; r < kRows; ++r) {
+        const Floats query = hn::Set(d, queries[r]);
+        ATTNSERVE_UNROLL
+        for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(query, keys[v], sums[r][v]);
       }
-      hn::StoreU(hn::Mul(sums[r][v], hn::Set(d, scale)), d, scores + r * kBlock + v * kLanes);
+    }
+    ATTNSERVE_UNROLL
+    for (size_t r = 0; r < kRows; ++r, scores += kBlock) {
+      ATTNSERVE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) {
+        if constexpr (std::is_same_v<T, I8>) {
+          sums[r][v] = hn::Mul(sums[r][v], hn::LoadU(d, key_scales + v * kLanes));
+        }
+        hn::StoreU(hn::Mul(sums[r][v], hn::Set(d, scale)), d, scores + v * kLanes);
+      }
     }
   }
 }
 
-// values_r[0 .. 16) = values_r * rescale_r + sum over keys [first, last) of weights[r][j] * v_j for
-// one panel [64][16]. `values` of row r is at values + r * stride; rescale null: 1.
+// A row group as SumPanel takes it.
+struct GroupWeights {
+  const float* weights;  // [kRows][kBlock]
+  const float* rescale;  // [kRows]; null: 1
+  size_t first;          // keys [first, last)
+  size_t last;
+  float* sums;  // of the first panel's columns; row r's lie r * stride behind
+};
+
+// For each group, sums_r[0 .. 16) = sums_r * rescale_r + sum over its keys of weights[r][j] * v_j,
+// the sums being those from `column` on, the values one panel [64][16].
 template <size_t kRows, class T>
-HWY_NOINLINE void SumPanel(const float* HWY_RESTRICT weights, const T* HWY_RESTRICT panel,
-                           size_t first, size_t last, const float* rescale,
-                           float* HWY_RESTRICT values, size_t stride, Prefetcher prefetcher) {
+HWY_NOINLINE void SumPanel(const GroupWeights* HWY_RESTRICT groups, size_t group_count,
+                           const T* HWY_RESTRICT panel, size_t column, size_t stride,
+                           Prefetcher prefetcher) {
   const FloatTag d;
-  Floats sums[kRows][kVectors];
-  ATTNSERVE_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
-    ATTNSERVE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) {
-      sums[r][v] = hn::LoadU(d, values + r * stride + v * kLanes);
-      if (rescale != nullptr) sums[r][v] = hn::Mul(sums[r][v], hn::Set(d, rescale[r]));
-    }
-  }
-  ATTNSERVE_UNROLL_4
-  for (size_t j = first; j < last; ++j) {
-    prefetcher.Next();
-    Floats row[kVectors];
-    ATTNSERVE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) row[v] = LoadLanes(panel + j * kStrip + v * kLanes);
+  for (size_t g = 0; g < group_count; ++g) {
+    const float* HWY_RESTRICT weights = groups[g].weights;
+    const float* HWY_RESTRICT rescale = groups[g].rescale;
+    float* HWY_RESTRICT values = groups[g].sums + column;
+    Floats sums[kRows][kVectors];
     ATTNSERVE_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      const Floats weight = hn::Set(d, weights[r * kBlock + j]);
       ATTNSERVE_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(weight, row[v], sums[r][v]);
+      for (size_t v = 0; v < kVectors; ++v) {
+        sums[r][v] = hn::LoadU(d, values + r * stride + v * kLanes);
+        if (rescale != nullptr) sums[r][v] = hn::Mul(sums[r][v], hn::Set(d, rescale[r]));
+      }
     }
-  }
-  ATTNSERVE_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
+    const size_t last = groups[g].last;
+    ATTNSERVE_UNROLL_4
+    for (size_t j = groups[g].first; j < last; ++j) {
+      prefetcher.Next();
+      Floats row[kVectors];
+      ATTNSERVE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) row[v] = LoadLanes(panel + j * kStrip + v * kLanes);
+      ATTNSERVE_UNROLL
+      for (size_t r = 0; r < kRows; ++r) {
+        const Floats weight = hn::Set(d, weights[r * kBlock + j]);
+        ATTNSERVE_UNROLL
+        for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(weight, row[v], sums[r][v]);
+      }
+    }
     ATTNSERVE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) {
-      hn::StoreU(sums[r][v], d, values + r * stride + v * kLanes);
+    for (size_t r = 0; r < kRows; ++r) {
+      ATTNSERVE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) {
+        hn::StoreU(sums[r][v], d, values + r * stride + v * kLanes);
+      }
     }
   }
 }
@@ -196,7 +215,8 @@ HWY_INLINE float LargestScore(StripRange strips, const float* scores) {
 }
 
 // Lanes for the rows of a group.
-constexpr size_t kRowLanes = (kAttentionRowGroup + kLanes - 1) / kLanes * kLanes;
+constexpr size_t kRowLanes =
+    (static_cast<size_t>(kAttentionRowGroup) + kLanes - 1) / kLanes * kLanes;
 
 // The running softmax of a group's rows: what to subtract from a block's scores, and the factors
 // for what was summed before, 1 unless a row's maximum moves.

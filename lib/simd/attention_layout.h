@@ -3,16 +3,18 @@
 #define ATTNSERVE_LIB_SIMD_ATTENTION_LAYOUT_H_
 
 #include <cstddef>
+#include <cstdint>
 
 namespace attnserve::simd {
 
 // Rows that share the loads of keys and values: 6 x 16 accumulators fit the registers of AVX2.
-inline constexpr size_t kAttentionRowGroup = 6;
+inline constexpr int64_t kAttentionRowGroup = 6;
 
 // Row groups that go over a strip of keys, and over a panel of values, while it lies in the first
 // cache: their queries and scores lie there too.
 inline constexpr size_t kAttentionChunkGroups = 4;
-inline constexpr size_t kAttentionChunkRows = kAttentionChunkGroups * kAttentionRowGroup;
+inline constexpr size_t kAttentionChunkRows =
+    kAttentionChunkGroups * static_cast<size_t>(kAttentionRowGroup);
 
 // A partial result (PartialFloats in attention.h):
 // [0 .. 16)  sum of weights, lane = key modulo 16; all 0 if and only if nothing was attended

@@ -22,7 +22,7 @@ float ReadElement(DType type, const void* elements, int64_t index) {
 }  // namespace
 
 void PackRows(const float* x, int64_t row_stride, int64_t rows, int64_t k, float* packed) {
-  const RowGroups groups(rows);
+  const RowGroups groups(rows, kRowGroup);
   for (int64_t begin = 0; begin < k;) {
     const int64_t depth = ReductionBlock(k - begin);
     for (int64_t g = 0; g < groups.count(); ++g) {

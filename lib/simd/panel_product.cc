@@ -128,7 +128,7 @@ void MultiplyPanels(RowSlice slice, int64_t k, const void* panels, int64_t panel
 void PanelProduct(const float* packed, int64_t rows, int64_t k, DType weight_type,
                   const void* panels, int64_t panel_begin, int64_t panel_end, float* y,
                   int64_t y_stride) {
-  const RowGroups groups(rows);
+  const RowGroups groups(rows, kRowGroup);
   const RowSlice slice = {packed, rows, groups, 0, groups.count(), y, y_stride};
   switch (weight_type) {
     case DType::kF16:

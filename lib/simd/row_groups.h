@@ -1,19 +1,17 @@
-// How rows of a product are cut into groups.
+// How rows are cut into groups that share the loads of what they are multiplied with.
 #ifndef ATTNSERVE_LIB_SIMD_ROW_GROUPS_H_
 #define ATTNSERVE_LIB_SIMD_ROW_GROUPS_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "lib/simd/panel_product.h"
-
 namespace attnserve::simd {
 
-// Groups of at most kRowGroup rows, as even as possible, the larger ones first.
+// Groups of at most `most` rows, as even as possible, the larger ones first.
 class RowGroups {
  public:
-  explicit constexpr RowGroups(int64_t rows)
-      : count_((rows + kRowGroup - 1) / kRowGroup),
+  constexpr RowGroups(int64_t rows, int64_t most)
+      : count_((rows + most - 1) / most),
         size_(count_ == 0 ? 0 : rows / count_),
         larger_(count_ == 0 ? 0 : rows % count_) {}
 

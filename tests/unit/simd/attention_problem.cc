@@ -207,6 +207,19 @@ std::vector<AttentionRow> Problem::Rows() const {
   return result;
 }
 
+void AttendRows(const AttentionParams& params, const std::vector<AttentionRow>& rows,
+                int64_t first_block, const std::vector<KvHeadBlock>& blocks, float* partials) {
+  const auto poison = [](size_t count, float* floats) { std::fill_n(floats, count, kNan); };
+  const size_t query_floats = rows.size() * static_cast<size_t>(params.key_head_size);
+  AlignedBuffer<float> queries(query_floats);
+  AlignedBuffer<float> scratch(AttendScratchFloats());
+  poison(query_floats, queries.data());
+  poison(AttendScratchFloats(), scratch.data());
+  poison(rows.size() * static_cast<size_t>(PartialFloats(params.value_head_size)), partials);
+  PackQueries(params, rows, queries.data());
+  AttendStretch(params, rows, queries.data(), first_block, blocks, partials, scratch.data());
+}
+
 std::vector<RowResult> Compute(const Problem& problem, const std::vector<size_t>& row_indices,
                                std::vector<int64_t> stretch_order, bool skip_unseen) {
   const AttentionParams params = problem.params();
@@ -223,17 +236,13 @@ std::vector<RowResult> Compute(const Problem& problem, const std::vector<size_t>
   for (const int64_t stretch : stretch_order) {
     AlignedBuffer<float>& partial = partials[static_cast<size_t>(stretch)];
     partial.Reserve(rows.size() * floats);
-    std::fill_n(partial.data(), rows.size() * floats, kNan);
-    AlignedBuffer<float> scratch(AttendScratchFloats(params, static_cast<int64_t>(rows.size())));
-    std::fill_n(scratch.data(), AttendScratchFloats(params, static_cast<int64_t>(rows.size())),
-                kNan);
     const int64_t first = stretch * kBlocksPerStretch;
     std::vector<KvHeadBlock> blocks;
     for (int64_t b = first; b < std::min(first + kBlocksPerStretch, problem.cache.block_count());
          ++b) {
       blocks.push_back(problem.cache.block(b));
     }
-    AttendStretch(params, rows, first, blocks, partial.data(), scratch.data());
+    AttendRows(params, rows, first, blocks, partial.data());
   }
 
   std::vector<RowResult> results;

@@ -113,6 +113,10 @@ struct Problem {
   std::vector<int64_t> key_positions;
 };
 
+// PackQueries and AttendStretch, with memory poisoned before.
+void AttendRows(const AttentionParams& params, const std::vector<AttentionRow>& rows,
+                int64_t first_block, const std::vector<KvHeadBlock>& blocks, float* partials);
+
 // Computes the given rows in one AttendStretch call a stretch. `stretch_order` is the order in
 // which the stretches are computed (empty: ascending); they are always merged ascending. Stretches
 // a row does not see are skipped for it if `skip_unseen`.

@@ -223,11 +223,10 @@ TEST(AttentionSpecial, MergingAnEmptyPartialChangesNoBit) {
   const Problem problem(SomeOptions(64, 1), 42);
   const AttentionParams params = problem.params();
   const std::vector<AttentionRow> rows = problem.Rows();
-  AlignedBuffer<float> scratch(AttendScratchFloats(params, 1));
   AlignedBuffer<float> full(floats);
   AlignedBuffer<float> empty(floats);
-  AttendStretch(params, rows, 0, {problem.cache.block(0)}, full.data(), scratch.data());
-  AttendStretch(params, rows, 16, {}, empty.data(), scratch.data());
+  AttendRows(params, rows, 0, {problem.cache.block(0)}, full.data());
+  AttendRows(params, rows, 16, {}, empty.data());
   full.data()[floats - 1] = -0.0f;
 
   const std::vector<float> before(full.data(), full.data() + floats);
@@ -251,9 +250,7 @@ TEST(AttentionSpecial, MaximumIgnoresNanWhereverItIs) {
       ForEachTarget([&] {
         const AttentionParams params = problem.params();
         AlignedBuffer<float> partial(static_cast<size_t>(PartialFloats(20)));
-        AlignedBuffer<float> scratch(AttendScratchFloats(params, 1));
-        AttendStretch(params, problem.Rows(), 0, {problem.cache.block(0)}, partial.data(),
-                      scratch.data());
+        AttendRows(params, problem.Rows(), 0, {problem.cache.block(0)}, partial.data());
         EXPECT_EQ(partial.data()[kPartialMax], 50.0f) << nan_key << " " << best_key;
       });
     }
@@ -289,9 +286,7 @@ TEST(AttentionSpecial, MisalignedQueryGivesTheSameBits) {
   const AttentionParams params = problem.params();
   const size_t floats = static_cast<size_t>(PartialFloats(20));
   AlignedBuffer<float> partials(2 * floats);
-  AlignedBuffer<float> scratch(AttendScratchFloats(params, 2));
-  AttendStretch(params, rows, 0, {problem.cache.block(0), problem.cache.block(1)}, partials.data(),
-                scratch.data());
+  AttendRows(params, rows, 0, {problem.cache.block(0), problem.cache.block(1)}, partials.data());
   for (size_t r = 0; r < 2; ++r) {
     RowResult result{std::vector<float>(20), 0.0f};
     result.lse = FinishRow(20, partials.data() + r * floats, -kInf, 1.0f, result.output.data());
