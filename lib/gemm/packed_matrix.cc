@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/aligned_buffer.h"
 #include "lib/base/errors.h"
+#include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
 #include "lib/gemm/gemm_workspace.h"
 #include "lib/gemm/onednn_product.h"
@@ -60,6 +62,45 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Times both on a tile of rows and the first panels, alternately, and compares the best times.
+absl::StatusOr<bool> TimeOneDnn(const OneDnnProduct& product, const WeightPanels& weights) {
+  constexpr int64_t kRows = OneDnnMatmul::kMostRows;
+  constexpr int64_t kPanels = 48;  // many, since either packs or copies its rows once for all
+  constexpr int kRepeats = 5;
+  constexpr double kAdvantage = 0.95;  // less than that may be noise
+  WeightPanels some = weights;
+  some.panel_count = std::min(kPanels, weights.panel_count);
+  const int64_t columns = some.panel_count * simd::kPanelWidth;
+  AlignedBuffer<float> x(static_cast<size_t>(kRows * some.k));
+  AlignedBuffer<float> y(static_cast<size_t>(kRows * columns));
+  std::fill_n(x.data(), kRows * some.k, 1.0f);
+  const ProductInput input{x.data(), some.k, kRows};
+  const ProductOutput output{y.data(), columns};
+  InlineRunner runner;
+  GemmWorkspace workspace;
+  double panels_seconds = 1e30, onednn_seconds = 1e30;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const auto start = std::chrono::steady_clock::now();
+    MultiplyOnPanels(some, input, output, runner, workspace);
+    panels_seconds = std::min(panels_seconds, SecondsSince(start));
+    const auto middle = std::chrono::steady_clock::now();
+    ATTNSERVE_RETURN_IF_ERROR(product.Multiply(some, input, output, runner, workspace));
+    onednn_seconds = std::min(onednn_seconds, SecondsSince(middle));
+  }
+  return onednn_seconds < panels_seconds * kAdvantage;
+}
+
+// Whether oneDNN is the faster, timed with the first matrix of this K and type that a process has.
+absl::StatusOr<bool> OneDnnIsFaster(const OneDnnProduct& product, const WeightPanels& weights) {
+  static auto& mutex = *new Mutex();
+  static auto& known = *new std::map<std::pair<int64_t, DType>, bool>();
+  MutexLock lock(mutex);
+  const std::pair<int64_t, DType> key(weights.k, weights.dtype);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  ATTNSERVE_ASSIGN_OR_RETURN(const bool faster, TimeOneDnn(product, weights));
+  return known[key] = faster;
+}
+
 }  // namespace
 
 std::unique_ptr<GemmWorkspace, void (*)(GemmWorkspace*)> MakeGemmWorkspace() {
@@ -68,7 +109,6 @@ std::unique_ptr<GemmWorkspace, void (*)(GemmWorkspace*)> MakeGemmWorkspace() {
 
 struct PackedMatrix::Impl {
   void Pack(absl::Span<const WeightView> columns, absl::Span<const float> bias_values);
-  absl::StatusOr<bool> OneDnnIsFaster(const OneDnnProduct& product) const;
 
   int64_t out = 0;
   AlignedBuffer<char> panels;
@@ -104,33 +144,6 @@ void PackedMatrix::Impl::Pack(absl::Span<const WeightView> columns,
   weights.bias = bias.data();
 }
 
-// Times both on a tile of rows and the first panels, alternately, and compares the best times.
-absl::StatusOr<bool> PackedMatrix::Impl::OneDnnIsFaster(const OneDnnProduct& product) const {
-  constexpr int64_t kRows = OneDnnMatmul::kMostRows;
-  constexpr int64_t kPanels = 8;
-  constexpr int kRepeats = 3;
-  WeightPanels some = weights;
-  some.panel_count = std::min(kPanels, weights.panel_count);
-  const int64_t columns = some.panel_count * simd::kPanelWidth;
-  AlignedBuffer<float> x(static_cast<size_t>(kRows * some.k));
-  AlignedBuffer<float> y(static_cast<size_t>(kRows * columns));
-  std::fill_n(x.data(), kRows * some.k, 1.0f);
-  const ProductInput input{x.data(), some.k, kRows};
-  const ProductOutput output{y.data(), columns};
-  InlineRunner runner;
-  GemmWorkspace workspace;
-  double panels_seconds = 1e30, onednn_seconds = 1e30;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    MultiplyOnPanels(some, input, output, runner, workspace);
-    panels_seconds = std::min(panels_seconds, SecondsSince(start));
-    const auto middle = std::chrono::steady_clock::now();
-    ATTNSERVE_RETURN_IF_ERROR(product.Multiply(some, input, output, runner, workspace));
-    onednn_seconds = std::min(onednn_seconds, SecondsSince(middle));
-  }
-  return onednn_seconds < panels_seconds;
-}
-
 PackedMatrix::PackedMatrix(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PackedMatrix::~PackedMatrix() = default;
 
@@ -143,8 +156,10 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Create(
     ATTNSERVE_ASSIGN_OR_RETURN(const OneDnnProduct* product, OneDnnProduct::Get(impl->weights.k));
     bool use = true;
     if (backend == GemmBackend::kAuto) {
-      ATTNSERVE_ASSIGN_OR_RETURN(const bool faster, impl->OneDnnIsFaster(*product));
-      use = faster && product->matches_panels();
+      use = product->matches_panels();
+      if (use) {
+        ATTNSERVE_ASSIGN_OR_RETURN(use, OneDnnIsFaster(*product, impl->weights));
+      }
     }
     if (use) {
       impl->onednn = product;
