@@ -78,13 +78,12 @@ struct AttendJob {
 };
 
 struct LayerWorkspace::Impl {
-  AlignedBuffer<float> x;        // gathered inputs, unless one caller's lie as they should
-  AlignedBuffer<float> keys;     // [rows, keys | values]
-  AlignedBuffer<float> queries;  // [rows, H * d_k], but those that are taken as given
-  AlignedBuffer<float>
-      contexts;                  // [rows, H * d_v], where more is done with them than to write them
-  AlignedBuffer<float> outputs;  // [rows, padded d_out]
-  AlignedBuffer<float> lse;      // [rows, H]
+  AlignedBuffer<float> x;         // gathered inputs, unless one caller's lie as they should
+  AlignedBuffer<float> keys;      // [rows, keys | values]
+  AlignedBuffer<float> queries;   // [rows, H * d_k], but those that are taken as given
+  AlignedBuffer<float> contexts;  // [rows, H * d_v], where they are kept: see AttendCore
+  AlignedBuffer<float> outputs;   // [rows, padded d_out]
+  AlignedBuffer<float> lse;       // [rows, H]
   AlignedBuffer<float> partials;  // of split tasks: [stretch of the task][row of the task]
   std::vector<uint8_t> seen;      // [jobs] whether any row sees any key of the job's stretch
   std::vector<RowChunk> chunks;
@@ -209,7 +208,7 @@ class AttendCore {
   ParallelRunner& runner_;
   LayerWorkspace::Impl& workspace_;
   int64_t partial_floats_;  // of one row
-  bool keeps_contexts_;
+  bool keeps_contexts_;     // for the output projection or for stages; else written at once
   int64_t operations_ = 0;  // multiplications of the whole call
   Needs needs_;
 };
