@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <new>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,14 +63,16 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Panels to time products with: many, since either packs or copies its rows once for all.
+constexpr int64_t kTimedPanels = 48;
+
 // Times both on a tile of rows and the first panels, alternately, and compares the best times.
 absl::StatusOr<bool> TimeOneDnn(const OneDnnProduct& product, const WeightPanels& weights) {
   constexpr int64_t kRows = OneDnnMatmul::kMostRows;
-  constexpr int64_t kPanels = 48;  // many, since either packs or copies its rows once for all
   constexpr int kRepeats = 5;
   constexpr double kAdvantage = 0.95;  // less than that may be noise
   WeightPanels some = weights;
-  some.panel_count = std::min(kPanels, weights.panel_count);
+  some.panel_count = std::min(kTimedPanels, weights.panel_count);
   const int64_t columns = some.panel_count * simd::kPanelWidth;
   AlignedBuffer<float> x(static_cast<size_t>(kRows * some.k));
   AlignedBuffer<float> y(static_cast<size_t>(kRows * columns));
@@ -90,12 +93,13 @@ absl::StatusOr<bool> TimeOneDnn(const OneDnnProduct& product, const WeightPanels
   return onednn_seconds < panels_seconds * kAdvantage;
 }
 
-// Whether oneDNN is the faster, timed with the first matrix of this K and type that a process has.
+// Whether oneDNN is the faster, timed with the first matrix of this K, type and, as far as it
+// matters, number of columns that a process has.
 absl::StatusOr<bool> OneDnnIsFaster(const OneDnnProduct& product, const WeightPanels& weights) {
   static auto& mutex = *new Mutex();
-  static auto& known = *new std::map<std::pair<int64_t, DType>, bool>();
+  static auto& known = *new std::map<std::tuple<int64_t, int64_t, DType>, bool>();
   MutexLock lock(mutex);
-  const std::pair<int64_t, DType> key(weights.k, weights.dtype);
+  const std::tuple key(weights.k, std::min(kTimedPanels, weights.panel_count), weights.dtype);
   if (const auto found = known.find(key); found != known.end()) return found->second;
   ATTNSERVE_ASSIGN_OR_RETURN(const bool faster, TimeOneDnn(product, weights));
   return known[key] = faster;

@@ -27,7 +27,7 @@ struct WeightView {
 // Which code multiplies. From 96 rows on kOneDnn runs products on oneDNN, below on our panel
 // kernel, which is the faster there; kNative always uses the panel kernel; kAuto uses oneDNN for
 // products of many rows where it gives our kernel's bits and is clearly the faster, measured when
-// the first matrix of its K and type is loaded.
+// the first matrix of its shape and type is loaded.
 enum class GemmBackend { kOneDnn, kNative, kAuto };
 
 // Memory a product works in; grows to the largest product seen. One per caller at a time.

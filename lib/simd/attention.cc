@@ -26,7 +26,6 @@ namespace HWY_NAMESPACE {
 struct BlockTask {
   const AttentionParams* params;
   const RowGroups* groups;
-  size_t group_count;
   size_t first_group;
   size_t last_group;
   const AttentionRow* rows;
@@ -37,6 +36,8 @@ struct BlockTask {
   bool plain;             // see PlainBlocks; its values are finite
   const void* next_keys;  // the next block's, fetched into the cache while values are summed
   float* scores;          // [kAttentionChunkRows][kBlock], from the first group's first row on
+
+  size_t group_count() const { return static_cast<size_t>(groups->count()); }
 };
 
 template <class T>
@@ -112,7 +113,7 @@ HWY_INLINE void ScoreKeys(const BlockTask& task, absl::Span<const GroupState> st
           ScalesFrom(s * kStrip, keys, d_k), d_k, task.params->scale,
           task.scores + (state.row - states[0].row) * kBlock + s * kStrip,
           Prefetcher::Part(values + s * kStrip * sizeof(T) * d_k, kStrip * sizeof(T), d_k,
-                           task.first_group + first, task.group_count));
+                           task.first_group + first, task.group_count()));
     });
   }
 }
@@ -136,7 +137,7 @@ HWY_INLINE void SumValues(const BlockTask& task, absl::Span<const GroupState> st
       kSumPanel<T>[states[first].size - 1](
           weights + first, end - first, values + column * kBlock, column, stride,
           Prefetcher::Part(next_keys + column * kBlock * sizeof(T), kStrip * sizeof(T), kBlock,
-                           task.first_group + first, task.group_count));
+                           task.first_group + first, task.group_count()));
     });
   }
 }
@@ -190,8 +191,8 @@ HWY_INLINE void WeighKeys(const BlockTask& task, const float* value_scales, floa
 // The groups of a task, and in keys[r] what row r of them sees; returns the groups.
 HWY_INLINE absl::Span<GroupState> FindVisible(const BlockTask& task, uint64_t* keys,
                                               GroupState* states) {
-  const size_t group_count = task.last_group - task.first_group;
-  for (size_t g = 0; g < group_count; ++g) {
+  const size_t count = task.last_group - task.first_group;
+  for (size_t g = 0; g < count; ++g) {
     GroupState& state = states[g];
     const int64_t group = static_cast<int64_t>(task.first_group + g);
     state.row = static_cast<size_t>(task.groups->begin(group));
@@ -207,7 +208,7 @@ HWY_INLINE absl::Span<GroupState> FindVisible(const BlockTask& task, uint64_t* k
     }
     state.See(seen);
   }
-  return {states, group_count};
+  return {states, count};
 }
 
 template <class T>
@@ -266,7 +267,6 @@ void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow>
     BlockTask task;
     task.params = &params;
     task.groups = &groups;
-    task.group_count = static_cast<size_t>(groups.count());
     task.rows = rows.data();
     task.queries = queries;
     task.partials = partials;
@@ -275,9 +275,9 @@ void AttendStretch(const AttentionParams& params, absl::Span<const AttentionRow>
     task.plain = plain.has(task.index) && blocks[b].values_finite;
     task.next_keys = b + 1 < blocks.size() ? blocks[b + 1].keys : blocks[b].keys;
     task.scores = scratch;
-    for (size_t g = 0; g < task.group_count; g = task.last_group) {
+    for (size_t g = 0; g < task.group_count(); g = task.last_group) {
       task.first_group = g;
-      task.last_group = std::min(task.group_count, g + kAttentionChunkGroups);
+      task.last_group = std::min(task.group_count(), g + kAttentionChunkGroups);
       attend_block(task);
     }
   }
