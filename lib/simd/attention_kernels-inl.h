@@ -55,12 +55,7 @@ HWY_NOINLINE void ScoreStrip(const float* HWY_RESTRICT queries, size_t groups,
       Floats keys[kVectors];
       ATTNSERVE_UNROLL
       for (size_t v = 0; v < kVectors; ++v) keys[v] = LoadLanes(strip + i * kStrip + v * kLanes);
-      ATTNSERVE_UNROLL
-      for (size_t r = 0; r < kRows; ++r) {
-        const Floats query = hn::Set(d, queries[r]);
-        ATTNSERVE_UNROLL
-        for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(query, keys[v], sums[r][v]);
-      }
+      AddProducts<1>(queries, keys, sums);
     }
     ATTNSERVE_UNROLL
     for (size_t r = 0; r < kRows; ++r, scores += kBlock) {
@@ -111,12 +106,7 @@ HWY_NOINLINE void SumPanel(const GroupWeights* HWY_RESTRICT groups, size_t group
       Floats row[kVectors];
       ATTNSERVE_UNROLL
       for (size_t v = 0; v < kVectors; ++v) row[v] = LoadLanes(panel + j * kStrip + v * kLanes);
-      ATTNSERVE_UNROLL
-      for (size_t r = 0; r < kRows; ++r) {
-        const Floats weight = hn::Set(d, weights[r * kBlock + j]);
-        ATTNSERVE_UNROLL
-        for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(weight, row[v], sums[r][v]);
-      }
+      AddProducts<kBlock>(weights + j, row, sums);
     }
     ATTNSERVE_UNROLL
     for (size_t r = 0; r < kRows; ++r) {

@@ -158,6 +158,18 @@ HWY_INLINE FloatMask MaskFromBits(uint64_t bits) {
   return hn::LoadMaskBits(FloatTag(), bytes);
 }
 
+// sums[r] += factors[r * kStride] * row for each of kRows rows.
+template <size_t kStride, size_t kRows>
+HWY_INLINE void AddProducts(const float* HWY_RESTRICT factors, const Floats (&row)[kVectors],
+                            Floats (&sums)[kRows][kVectors]) {
+  ATTNSERVE_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    const Floats factor = hn::Set(FloatTag(), factors[r * kStride]);
+    ATTNSERVE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(factor, row[v], sums[r][v]);
+  }
+}
+
 // A stream that is fetched into the cache while something else is computed.
 struct Prefetcher {
   uintptr_t address = 0;

@@ -81,12 +81,7 @@ void MultiplyTile(const float* HWY_RESTRICT packed, const W* HWY_RESTRICT weight
     prefetcher.Next();
     Floats row[kVectors];
     LoadPanelRow(weights + i * kPanelWidth, row);
-    ATTNSERVE_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const Floats x = hn::Set(d, packed[i * kRows + r]);
-      ATTNSERVE_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(x, row[v], sums[r][v]);
-    }
+    AddProducts<1>(packed + i * kRows, row, sums);
   }
   ATTNSERVE_UNROLL
   for (size_t r = 0; r < kRows; ++r) {
