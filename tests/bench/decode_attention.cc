@@ -37,16 +37,12 @@ void DecodeAttention(const Bench& bench) {
     for (const int64_t heads : {8, 32, 64}) {
       const CoreShape shape = LongCaches(bench, heads, dtype);
       CoreSequences sequences(shape, bench.plan.threads);
-      const Timing timing = TimeAgainstFloor(
+      const Comparison timing = TimeAgainstFloor(
           bench, {sequences.cache_bytes(), sequences.operations()}, [&] { sequences.Attend(); });
-      Line line;
-      line.benchmark = "decode attention";
-      line.shape = absl::StrFormat("H=%d G=8 d=128, 8 x %d tokens, %s", heads, shape.tokens,
-                                   std::string(DTypeName(dtype)));
-      line.figure = timing.seconds * 1e3;
-      line.unit = "ms";
-      line.ceiling = timing.floor_seconds * 1e3;
-      line.ratio = 1.0 / timing.times_floor;
+      Line line = LineOf(timing, 1e3, "ms", "decode attention",
+                         absl::StrFormat("H=%d G=8 d=128, 8 x %d tokens, %s", heads, shape.tokens,
+                                         std::string(DTypeName(dtype))));
+      line.ratio = 1.0 / line.ratio;  // of the floor, which is the ceiling of the speed
       if (dtype == DType::kF32) {
         line = AtLeast(0.88, line);
       } else if (heads == 32 && dtype != DType::kI8) {

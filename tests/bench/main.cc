@@ -55,11 +55,14 @@ int Main(int argc, char** argv) {
   app.add_option("BENCHMARK", names, "Which to run; default:" + all + "; scale takes minutes")
       ->check(CLI::IsMember(known).description(""));
   app.add_option("--threads", plan.threads, "Threads that compute")->capture_default_str();
-  app.add_option("--rounds", plan.rounds, "Measurements of each line; the median counts")
+  app.add_option("--rounds", plan.rounds,
+                 "Measurements of each line; the one with the median ratio counts")
       ->capture_default_str();
   app.add_option("--json", json, "Also write the table to this file");
   app.add_flag("--quick", plan.quick, "Small shapes, few rounds: does everything run?");
-  app.footer("Ratios are medians over rounds; a round measures the ceilings before and after.");
+  app.footer(
+      "A round measures the ceilings before and after; a line is the round whose ratio is the "
+      "median.");
   bool on_request = false;
   app.add_flag("--on-request", on_request, "Measure the shapes that standard input names");
   CLI11_PARSE(app, argc, argv);

@@ -7,15 +7,15 @@
 namespace attnserve::bench {
 namespace {
 
-Line ShareOfPeak(const Timing& timing, double operations, std::string benchmark,
+Line ShareOfPeak(const Comparison& timing, double operations, std::string benchmark,
                  std::string shape) {
   Line line;
   line.benchmark = std::move(benchmark);
   line.shape = std::move(shape);
-  line.figure = operations / timing.seconds * 1e-9;
+  line.figure = operations / timing.figure * 1e-9;
   line.unit = "GFLOP/s";
-  line.ceiling = operations / timing.floor_seconds * 1e-9;
-  line.ratio = 1.0 / timing.times_floor;
+  line.ceiling = operations / timing.ceiling * 1e-9;
+  line.ratio = line.figure / line.ceiling;
   return line;
 }
 
@@ -47,7 +47,7 @@ void WholeLayer(const Bench& bench, int64_t tokens, int64_t width, int64_t heads
   pass.output = {DType::kF32, y.data(), width, 0};
   const double n = static_cast<double>(tokens), d = static_cast<double>(width);
   const double operations = 8.0 * n * d * d + 4.0 * d * n * (n + 1.0) / 2.0;
-  const Timing timing = TimeAgainstFloor(bench, {0.0, operations}, [&] {
+  const Comparison timing = TimeAgainstFloor(bench, {0.0, operations}, [&] {
     cache.Truncate(0, tokens);
     cache.Extend(tokens, nullptr);
     Check(layer->AppendKeys({{&pass, 0, tokens}}, workers, workspace));
@@ -68,7 +68,7 @@ void Prefill(const Bench& bench) {
     shape.heads = shape.kv_heads = 16;
     shape.head_size = head_size;
     CoreSequences sequences(shape, bench.plan.threads);
-    const Timing timing =
+    const Comparison timing =
         TimeAgainstFloor(bench, {0.0, sequences.operations()}, [&] { sequences.Attend(); });
     bench.table.Add(
         AtLeast(head_size == 64 ? 0.80 : 0.88,

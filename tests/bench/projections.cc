@@ -24,19 +24,14 @@ void Projections(const Bench& bench) {
     for (const int64_t rows : {1, 2, 4, 8, 16, 32, 64}) {
       const Cost cost = {static_cast<double>(size * size) * static_cast<double>(ElementSize(dtype)),
                          2.0 * static_cast<double>(rows * size * size)};
-      const Timing timing = TimeAgainstFloor(bench, cost, [&] {
+      const Comparison timing = TimeAgainstFloor(bench, cost, [&] {
         Check(matrix->Multiply(x.data(), size, rows, y.data(), size, workers, *workspace));
       });
-      Line line;
-      line.benchmark = "projection";
-      line.shape =
-          absl::StrFormat("%d rows, %d x %d, %s", rows, size, size, std::string(DTypeName(dtype)));
-      line.figure = timing.seconds * 1e3;
-      line.unit = "ms";
-      line.ceiling = timing.floor_seconds * 1e3;
-      line.ratio = timing.times_floor;
       const bool both = dtype == DType::kF32 && (rows == 8 || rows == 16);
-      bench.table.Add(AtMost(both ? 1.35 : 1.2, line));
+      bench.table.Add(
+          AtMost(both ? 1.35 : 1.2, LineOf(timing, 1e3, "ms", "projection",
+                                           absl::StrFormat("%d rows, %d x %d, %s", rows, size, size,
+                                                           std::string(DTypeName(dtype))))));
     }
   }
 }

@@ -17,17 +17,12 @@ struct Cost {
   double operations = 0.0;
 };
 
-// Medians over the rounds.
-struct Timing {
-  double seconds = 0.0;
-  double floor_seconds = 0.0;  // max(bytes / bandwidth, operations / peak), ceilings of the round
-  double times_floor = 0.0;    // of each round's seconds / floor_seconds
-};
-
-inline Timing TimeAgainstFloor(const Bench& bench, const Cost& cost,
-                               const std::function<void()>& work) {
+// Seconds of `work` beside max(bytes / bandwidth, operations / peak), ceilings of the same round:
+// the median round.
+inline Comparison TimeAgainstFloor(const Bench& bench, const Cost& cost,
+                                   const std::function<void()>& work) {
   work();  // warms caches and workspaces
-  std::vector<double> seconds, floors, ratios;
+  std::vector<Comparison> rounds;
   for (int round = 0; round < bench.plan.rounds; ++round) {
     // Twice each, the better counts: on a shared machine either may be disturbed.
     double bandwidth = 0.0, peak = 0.0, best = HUGE_VAL;
@@ -39,11 +34,9 @@ inline Timing TimeAgainstFloor(const Bench& bench, const Cost& cost,
     double floor = 0.0;
     if (cost.bytes > 0.0) floor = cost.bytes / bandwidth;
     if (cost.operations > 0.0) floor = std::max(floor, cost.operations / peak);
-    seconds.push_back(best);
-    floors.push_back(floor);
-    ratios.push_back(best / floor);
+    rounds.push_back({best, floor});
   }
-  return {Median(seconds), Median(floors), Median(ratios)};
+  return MedianRound(std::move(rounds));
 }
 
 }  // namespace attnserve::bench

@@ -25,15 +25,23 @@ Line AtMost(double bound, Line line) {
   return line;
 }
 
+Comparison MedianRound(std::vector<Comparison> rounds) {
+  const auto middle = rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2);
+  std::nth_element(rounds.begin(), middle, rounds.end(),
+                   [](const Comparison& a, const Comparison& b) { return a.ratio() < b.ratio(); });
+  return *middle;
+}
+
 Comparison Compare(int rounds, const std::function<double()>& ceiling,
                    const std::function<double()>& figure) {
-  std::vector<double> ceilings, figures, ratios;
+  std::vector<Comparison> measured;
   for (int round = 0; round < rounds; ++round) {
-    ceilings.push_back(ceiling());
-    figures.push_back(figure());
-    ratios.push_back(figures.back() / ceilings.back());
+    Comparison both;
+    both.ceiling = ceiling();
+    both.figure = figure();
+    measured.push_back(both);
   }
-  return {Median(figures), Median(ceilings), Median(ratios)};
+  return MedianRound(std::move(measured));
 }
 
 Line LineOf(const Comparison& comparison, double unit_scale, std::string unit,
@@ -44,7 +52,7 @@ Line LineOf(const Comparison& comparison, double unit_scale, std::string unit,
   line.figure = comparison.figure * unit_scale;
   line.unit = std::move(unit);
   line.ceiling = comparison.ceiling * unit_scale;
-  line.ratio = comparison.ratio;
+  line.ratio = comparison.ratio();
   return line;
 }
 

@@ -18,8 +18,8 @@ struct Plan {
 };
 
 // A line of the table. `ratio` compares figure and ceiling: the share of it that was reached, or
-// how many times the floor it took. It is the median over rounds of ratios taken within a round,
-// so that a change of the machine's speed between rounds does not count.
+// how many times the floor it took. All three are those of the round whose ratio is the median, so
+// that a change of the machine's speed between rounds does not count.
 struct Line {
   std::string benchmark;  // "decode attention"
   std::string shape;      // "H=32 G=8 d=128, 8 x 4096 tokens, F16"
@@ -35,12 +35,15 @@ struct Line {
 Line AtLeast(double bound, Line line);
 Line AtMost(double bound, Line line);
 
-// A figure and its ceiling, measured in turn: medians of both and of the rounds' ratios.
+// A figure and its ceiling (or floor), measured in the same round.
 struct Comparison {
   double figure = 0.0;
   double ceiling = 0.0;
-  double ratio = 0.0;  // figure / ceiling
+  double ratio() const { return figure / ceiling; }
 };
+// The round with the median ratio; of an even number the worse of the two for a floor.
+Comparison MedianRound(std::vector<Comparison> rounds);
+// Measures both in turn, `rounds` times; the median round.
 Comparison Compare(int rounds, const std::function<double()>& ceiling,
                    const std::function<double()>& figure);
 // The line of a comparison whose figures are `unit_scale` times those compared.

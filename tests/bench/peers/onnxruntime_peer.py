@@ -4,7 +4,6 @@ Usage: onnxruntime_peer.py ATTNSERVE_BENCH [--threads N] [--rounds N] [--json FI
 """
 import argparse
 import json
-import statistics
 import subprocess
 import time
 
@@ -145,7 +144,7 @@ def main():
             spinning()
             waiting()
             ours.run(shape)
-            peer, own, ratios = [], [], []
+            rounds = []
             for _ in range(arguments.rounds):
                 # Twice each, the better counts; of ONNX Runtime's also of spinning threads, its
                 # default, and of waiting ones. Those that spin are quicker at short calls, but take
@@ -155,13 +154,13 @@ def main():
                     peer_time = spinning()
                     time.sleep(0.2)
                     times.append((min(peer_time, waiting()), ours.run(shape)))
-                peer.append(min(t[0] for t in times))
-                own.append(min(t[1] for t in times))
-                ratios.append(peer[-1] / own[-1])
-            ratio = statistics.median(ratios)
+                rounds.append((min(t[0] for t in times), min(t[1] for t in times)))
+            # The round whose ratio is the median (of an even number, the lower one).
+            rounds.sort(key=lambda both: both[0] / both[1])
+            peer, own = rounds[(len(rounds) - 1) // 2]
+            ratio = peer / own
             line = {"benchmark": benchmark, "shape": text, "peer": name,
-                    "peer_ms": statistics.median(peer) * 1e3,
-                    "ours_ms": statistics.median(own) * 1e3, "times": ratio, "reach": reach}
+                    "peer_ms": peer * 1e3, "ours_ms": own * 1e3, "times": ratio, "reach": reach}
             lines.append(line)
             print(f"{benchmark:10}{text:44}{name:22}{line['peer_ms']:10.2f}{line['ours_ms']:10.2f}"
                   f"{ratio:7.2f}{'' if ratio >= reach else f'  missed {reach}'}", flush=True)
