@@ -91,12 +91,14 @@ absl::Status Attend(const Global& global, const AttendFlags& flags) {
 void AddAttendCommand(CLI::App* app) {
   CLI::App* attend = app->add_subcommand("attend", "Compute attention on q, k and v");
   auto flags = std::make_shared<AttendFlags>();
-  attend->add_option("--q", flags->q, "Queries")->required();
-  attend->add_option("--k", flags->k, "Keys")->required();
-  attend->add_option("--v", flags->v, "Values; default the keys");
-  attend->add_option("--past-key", flags->past_key, "Keys before the new ones");
-  attend->add_option("--past-value", flags->past_value, "Values before the new ones");
-  attend->add_option("--mask", flags->mask, "true = attend, or numbers that are added to scores");
+  attend->add_option("--q", flags->q, "Queries")->required()->check(SomeText());
+  attend->add_option("--k", flags->k, "Keys")->required()->check(SomeText());
+  attend->add_option("--v", flags->v, "Values; default the keys")->check(SomeText());
+  attend->add_option("--past-key", flags->past_key, "Keys before the new ones")->check(SomeText());
+  attend->add_option("--past-value", flags->past_value, "Values before the new ones")
+      ->check(SomeText());
+  attend->add_option("--mask", flags->mask, "true = attend, or numbers that are added to scores")
+      ->check(SomeText());
   attend->add_option("--heads", flags->heads, "Query heads of 3-dimensional tensors")
       ->check(Count(1));
   attend->add_option("--kv-heads", flags->kv_heads, "Key/value heads of 3-dimensional tensors")

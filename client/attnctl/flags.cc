@@ -19,6 +19,13 @@ CLI::Validator Count(int64_t least, int64_t most) {
   return CLI::Validator(check, "");
 }
 
+CLI::Validator SomeText() {
+  const auto check = [](const std::string& text) {
+    return std::string(text.empty() ? "is empty; give a value, or leave the option out" : "");
+  };
+  return CLI::Validator(check, "");
+}
+
 CLI::Validator StageNames() {
   const auto check = [](const std::string& text) {
     return std::string(ParseStages(text).status().message());

@@ -16,6 +16,9 @@ inline constexpr int64_t kManyCount = std::numeric_limits<int32_t>::max();
 // A whole number from `least` to `most`.
 CLI::Validator Count(int64_t least, int64_t most = kManyCount);
 
+// Anything but "", which a script passes whose variable is not set.
+CLI::Validator SomeText();
+
 // A list as ParseStages takes it.
 CLI::Validator StageNames();
 

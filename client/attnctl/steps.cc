@@ -111,11 +111,13 @@ absl::Status CreateSession(const Global& global, const StepFlags& flags) {
 void AddInputs(CLI::App* app, StepFlags* flags) {
   app->add_option("--layer", flags->layer, "Layer; default all, in order")->check(Count(0));
   CLI::App* input = app->add_option_group("Input", "The new tokens.")->require_option(1);
-  input->add_option("--x", flags->x, "[T, width] as JSON, x.json or x.safetensors#NAME");
+  input->add_option("--x", flags->x, "[T, width] as JSON, x.json or x.safetensors#NAME")
+      ->check(SomeText());
   input->add_option("--random", flags->random, "So many random tokens")
       ->check(CLI::Range(1, 1 << 20));
   app->add_option("--seed", flags->seed, "Seed of --random");
-  app->add_option("--context", flags->context, "Context of cross-attention [S, width]");
+  app->add_option("--context", flags->context, "Context of cross-attention [S, width]")
+      ->check(SomeText());
   app->add_option("--stages", flags->stages,
                   "Also show: scores, softcapped, masked, weights, lse, context")
       ->check(StageNames());

@@ -25,6 +25,11 @@ TEST(Count, SaysWhatWasExpectedInFewWords) {
   EXPECT_EQ(Problem(Count(0, 3), "-1"), "\"-1\": expected 0 to 3");
 }
 
+TEST(SomeText, IsNotEmpty) {
+  EXPECT_EQ(Problem(SomeText(), "[[1]]"), "");
+  EXPECT_THAT(Problem(SomeText(), ""), HasSubstr("is empty"));
+}
+
 TEST(StageNames, AreThoseOfTheInterface) {
   EXPECT_EQ(Problem(StageNames(), "scores,weights"), "");
   EXPECT_THAT(Problem(StageNames(), "scores,foo"), HasSubstr("\"foo\" is none of scores"));

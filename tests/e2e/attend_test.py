@@ -25,6 +25,15 @@ class AttendTest(unittest.TestCase):
                 self.assertTrue(any(abs(number - expected) < 6e-6 for number in numbers),
                                 f"{expected} is not in\n{text}")
 
+    def test_empty_tensor_is_refused_by_its_option(self):
+        with Server() as server:
+            for option in ("--q", "--v", "--past-key"):
+                given = {"--q": SHINY, "--k": HELLO_SHINY_SUN, option: ""}
+                arguments = [text for pair in given.items() for text in pair]
+                result = server.attnctl("attend", *arguments, check=False)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertIn(f"{option}: is empty", result.stderr)
+
     def test_worked_example_with_the_default_scale_differs(self):
         with Server() as server:
             text, numbers = self.attend(server)
