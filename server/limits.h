@@ -8,10 +8,10 @@
 
 namespace attnserve {
 
-// The engine's limits such that every reply fits into a message of `max_message_bytes`: stages get
-// at most a quarter of it (and 16 MiB), output and present tensors the rest, less a 64th and 4 KiB
-// for everything around them. A reply that is too large is then refused before the work, with
-// RESPONSE_TOO_LARGE, and not lost after it.
+// The engine's limits such that every reply fits into a message of `max_message_bytes`: tensors get
+// all of it but a 64th and 4 KiB for everything around them, stages at most a quarter (and 16 MiB).
+// A reply that is too large is then refused before the work, with RESPONSE_TOO_LARGE, and not lost
+// after it.
 EngineLimits LimitsForMessages(int64_t max_message_bytes);
 
 // At most so many bytes of a step's result in a DecodeBatch are not tensors: shapes and positions,

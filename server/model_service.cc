@@ -73,6 +73,7 @@ void ModelService::FillServerInfo(v1::GetServerInfoResponse* response) const {
   response->set_session_count(stats.session_count);
   *response->mutable_default_session_ttl() = DurationToProto(options.default_session_ttl);
   response->set_tokens_per_block(kTokensPerBlock);
+  response->set_max_reply_bytes(options.limits.max_reply_bytes);
 }
 
 }  // namespace attnserve

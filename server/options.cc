@@ -203,7 +203,8 @@ std::string Finish(const Texts& texts, ServerOptions* options) {
     options->models.push_back({text.substr(0, equals), text.substr(equals + 1)});
   }
   if (options->kv_budget_bytes < 0 || options->kv_budget_bytes > kMaxKvBudgetBytes) {
-    return absl::StrCat("--kv_budget_bytes: is not between 0 and ", kMaxKvBudgetBytes);
+    return absl::StrCat("--kv_budget_bytes: is ", options->kv_budget_bytes, "; expected 0 to ",
+                        kMaxKvBudgetBytes);
   }
   // gRPC counts message bytes in an int.
   if (options->max_message_bytes < kMinMessageBytes || options->max_message_bytes > INT32_MAX) {

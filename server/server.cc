@@ -64,7 +64,7 @@ void LogModel(const Model& model, double seconds) {
        {"max_tokens", model.max_tokens()},
        {"weight_dtype", std::string(DTypeName(model.weight_dtype()))},
        {"weight_bytes", model.weight_bytes()},
-       {"gemm", UsesOneDnn(model) ? "onednn" : "panels"},
+       {"gemm", UsesOneDnn(model) ? "onednn" : "native"},
        {"seconds", seconds}});
 }
 

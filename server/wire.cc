@@ -62,6 +62,16 @@ bool ToInt64(float value, int64_t* result) {
   return true;
 }
 
+std::string StageNames() {
+  std::string names;
+  const google::protobuf::EnumDescriptor& stages = *v1::Stage_descriptor();
+  for (int i = 0; i < stages.value_count(); ++i) {
+    if (stages.value(i)->number() == v1::STAGE_UNSPECIFIED) continue;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", stages.value(i)->name());
+  }
+  return names;
+}
+
 }  // namespace
 
 absl::Status TensorDecoder::Decode(std::string_view field, const v1::Tensor& tensor,
@@ -197,7 +207,7 @@ absl::Status DecodeStages(std::string_view field, const google::protobuf::Repeat
         break;
       default:
         return BadOption(absl::StrCat(std::string(field), "[", i, "]"),
-                         absl::StrCat("is ", wire.Get(i), ", not one of the stages"));
+                         absl::StrCat("is ", wire.Get(i), "; expected one of ", StageNames()));
     }
   }
   return absl::OkStatus();

@@ -172,18 +172,20 @@ absl::Status PredecessorFailed() {
               {"PREDECESSOR_FAILED", "", {}, 0});
 }
 
-absl::Status PositionBeyondLength(std::string_view field, int64_t position, int64_t length) {
+absl::Status PositionBeyondLength(std::string_view field, int64_t position, int64_t length,
+                                  std::string_view remedy) {
   return Make(
       absl::StatusCode::kOutOfRange,
-      absl::StrCat(std::string(field), " is ", position, " but only ", length, " tokens are held"),
+      absl::StrCat(std::string(field), " is ", position, " but only ", length, " tokens are held; ",
+                   std::string(remedy)),
       {"POSITION_BEYOND_LENGTH", std::string(field), {{"length", absl::StrCat(length)}}, 0});
 }
 
-absl::Status MaxTokensExceeded(int64_t tokens, int64_t max_tokens) {
-  return Make(
-      absl::StatusCode::kOutOfRange,
-      absl::StrCat("the sequence would have ", tokens, " tokens; the limit is ", max_tokens),
-      {"MAX_TOKENS", "", {{"max_tokens", absl::StrCat(max_tokens)}}, 0});
+absl::Status MaxTokensExceeded(int64_t tokens, int64_t max_tokens, std::string_view remedy) {
+  return Make(absl::StatusCode::kOutOfRange,
+              absl::StrCat("the sequence would have ", tokens, " tokens; the limit is ", max_tokens,
+                           ": ", std::string(remedy)),
+              {"MAX_TOKENS", "", {{"max_tokens", absl::StrCat(max_tokens)}}, 0});
 }
 
 absl::Status LayerNeedsContext(int64_t layer) {
@@ -193,15 +195,22 @@ absl::Status LayerNeedsContext(int64_t layer) {
       {"LAYER_NEEDS_CONTEXT", "", {{"layer", absl::StrCat(layer)}}, 0});
 }
 
-absl::Status KvBudgetExceeded(int64_t needed_bytes, int64_t free_bytes, int64_t budget_bytes) {
+absl::Status KvBudgetExceeded(int64_t needed_bytes, int64_t held_bytes, int64_t free_bytes,
+                              int64_t budget_bytes) {
+  const bool fits = needed_bytes <= budget_bytes - held_bytes;
+  const std::string text =
+      fits ? absl::StrCat(free_bytes, " of ", budget_bytes,
+                          " are free; delete sessions, wait, or raise --kv_budget_bytes")
+           : absl::StrCat("beside the ", held_bytes, " it holds: all sessions together may have ",
+                          budget_bytes, "; send or reserve less, or raise --kv_budget_bytes");
   return Make(
       absl::StatusCode::kResourceExhausted,
-      absl::StrCat("the cache needs ", needed_bytes, " more bytes, ", free_bytes, " of ",
-                   budget_bytes, " are free; delete sessions, wait, or raise --kv_budget_bytes"),
+      absl::StrCat("the session's cache needs ", needed_bytes, " more bytes", fits ? ", " : " ",
+                   text),
       {"KV_BUDGET",
        "",
        {{"needed_bytes", absl::StrCat(needed_bytes)}, {"free_bytes", absl::StrCat(free_bytes)}},
-       kBudgetRetryAfterMs});
+       fits ? kBudgetRetryAfterMs : 0});
 }
 
 absl::Status OutOfMemory(int64_t needed_bytes) {
@@ -227,11 +236,16 @@ absl::Status SessionLimit(int64_t limit) {
       {"SESSION_LIMIT", "", {}, kBudgetRetryAfterMs});
 }
 
-absl::Status ResponseTooLarge(int64_t bytes, int64_t limit_bytes) {
+absl::Status ResponseTooLarge(std::string_view what, int64_t bytes, int64_t limit_bytes,
+                              std::string_view remedy) {
   return Make(absl::StatusCode::kResourceExhausted,
-              absl::StrCat("the reply would carry ", bytes, " bytes, the limit is ", limit_bytes,
-                           "; ask for fewer stages or send fewer tokens"),
-              {"RESPONSE_TOO_LARGE", "", {{"bytes", absl::StrCat(bytes)}}, 0});
+              absl::StrCat(std::string(what), " would take ", bytes,
+                           " bytes of the reply, which has room for ", limit_bytes, "; ",
+                           std::string(remedy)),
+              {"RESPONSE_TOO_LARGE",
+               "",
+               {{"bytes", absl::StrCat(bytes)}, {"limit_bytes", absl::StrCat(limit_bytes)}},
+               0});
 }
 
 absl::Status Draining() {

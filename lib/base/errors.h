@@ -54,19 +54,25 @@ absl::Status LayersDiffer(int64_t least_length, int64_t greatest_length);
 absl::Status PredecessorFailed();
 
 // OUT_OF_RANGE.
-absl::Status PositionBeyondLength(std::string_view field, int64_t position, int64_t length);
-absl::Status MaxTokensExceeded(int64_t tokens, int64_t max_tokens);
+absl::Status PositionBeyondLength(std::string_view field, int64_t position, int64_t length,
+                                  std::string_view remedy);
+absl::Status MaxTokensExceeded(int64_t tokens, int64_t max_tokens, std::string_view remedy);
 
 // FAILED_PRECONDITION.
 absl::Status LayerNeedsContext(int64_t layer);
 
 // RESOURCE_EXHAUSTED.
-absl::Status KvBudgetExceeded(int64_t needed_bytes, int64_t free_bytes, int64_t budget_bytes);
+// `held_bytes`: what the one who asks holds already and keeps. Waiting can help only if the budget
+// has room for both.
+absl::Status KvBudgetExceeded(int64_t needed_bytes, int64_t held_bytes, int64_t free_bytes,
+                              int64_t budget_bytes);
 // Its reason is KV_BUDGET too: the system refused memory that the budget allows.
 absl::Status OutOfMemory(int64_t needed_bytes);
 absl::Status QueueFull(std::string_view what, int64_t limit);
 absl::Status SessionLimit(int64_t limit);
-absl::Status ResponseTooLarge(int64_t bytes, int64_t limit_bytes);
+// `what` names the tensors, for example "the stages"; `remedy`: "send fewer tokens".
+absl::Status ResponseTooLarge(std::string_view what, int64_t bytes, int64_t limit_bytes,
+                              std::string_view remedy);
 
 // UNAVAILABLE.
 absl::Status Draining();

@@ -64,10 +64,10 @@ KvBlockPool::~KvBlockPool() {
   }
 }
 
-absl::Status KvBlockPool::Charge(int64_t bytes) {
+absl::Status KvBlockPool::Charge(int64_t bytes, int64_t held_bytes) {
   MutexLock lock(mutex_);
   const int64_t free_bytes = budget_bytes_ - charged_bytes_;
-  if (bytes > free_bytes) return KvBudgetExceeded(bytes, free_bytes, budget_bytes_);
+  if (bytes > free_bytes) return KvBudgetExceeded(bytes, held_bytes, free_bytes, budget_bytes_);
   charged_bytes_ += bytes;
   return absl::OkStatus();
 }

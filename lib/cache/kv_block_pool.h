@@ -27,7 +27,8 @@ class KvBlockPool {
   KvBlockPool& operator=(const KvBlockPool&) = delete;
 
   // Charges `bytes` (>= 0) to the budget. KV_BUDGET if they are not free; then nothing is charged.
-  absl::Status Charge(int64_t bytes);
+  // `held_bytes`, for the error: charged before for the same purpose, and kept.
+  absl::Status Charge(int64_t bytes, int64_t held_bytes = 0);
 
   // Gives charged bytes back.
   void Refund(int64_t bytes);

@@ -216,17 +216,24 @@ int64_t KvSequence::BytesToReserve(int64_t tokens) const {
 }
 
 absl::Status KvSequence::Reserve(int64_t tokens) {
+  const int64_t needed = BytesToReserve(tokens);
+  if (needed == 0) return absl::OkStatus();
+  ATTNSERVE_RETURN_IF_ERROR(pool_->Charge(needed, bytes()));
+  absl::Status status = ReserveCharged(tokens);
+  if (!status.ok()) pool_->Refund(needed);
+  return status;
+}
+
+absl::Status KvSequence::ReserveCharged(int64_t tokens) {
   const size_t before = blocks_.size();
   const size_t after = static_cast<size_t>(BlocksForTokens(tokens));
   if (after <= before) return absl::OkStatus();
-  const int64_t bytes = BytesToReserve(tokens);
-  ATTNSERVE_RETURN_IF_ERROR(pool_->Charge(bytes));
+  const int64_t needed = BytesToReserve(tokens);
   try {
     if (after > blocks_.capacity()) blocks_.reserve(std::max(after, 2 * blocks_.capacity()));
     nonfinite_.reserve(blocks_.capacity() * static_cast<size_t>(layout_.kv_heads));
   } catch (const std::bad_alloc&) {
-    pool_->Refund(bytes);
-    return OutOfMemory(bytes);
+    return OutOfMemory(needed);
   }
   while (blocks_.size() < after) {
     void* const block = pool_->Allocate(layout_.block_bytes());
@@ -234,8 +241,7 @@ absl::Status KvSequence::Reserve(int64_t tokens) {
       for (; blocks_.size() > before; blocks_.pop_back()) {
         pool_->Free(blocks_.back(), layout_.block_bytes());
       }
-      pool_->Refund(bytes);
-      return OutOfMemory(bytes);
+      return OutOfMemory(needed);
     }
     blocks_.push_back(block);
   }

@@ -35,8 +35,11 @@ class KvSequence {
   // and changes nothing.
   absl::Status Reserve(int64_t tokens);
 
-  // Charge that Reserve(tokens) would need now.
+  // Reserve in two parts, for several sequences at once: the charge it would need now, at most
+  // 2^62; and the allocation alone, of what the caller has charged. If the system refuses the
+  // memory, nothing is changed: it is still charged, and not used.
   int64_t BytesToReserve(int64_t tokens) const;
+  absl::Status ReserveCharged(int64_t tokens);
 
   // Adds `count` tokens within the capacity, at positions[0..count) or, if null, at positions equal
   // to their indices. Their contents are undefined until WriteTokens.

@@ -83,8 +83,11 @@ absl::Status AttendWork::ReadHeads() {
     ATTNSERVE_RETURN_IF_ERROR(TakeHeads("head_count", q, &spec_.head_count));
     ATTNSERVE_RETURN_IF_ERROR(TakeHeads("kv_head_count", attend_->k, &spec_.kv_head_count));
   } else if (spec_.head_count <= 0 || spec_.kv_head_count <= 0) {
-    return BadOption(spec_.head_count <= 0 ? "head_count" : "kv_head_count",
-                     "is not set; 3-dimensional tensors need both head counts");
+    const bool query = spec_.head_count <= 0;
+    const int64_t count = query ? spec_.head_count : spec_.kv_head_count;
+    return BadOption(query ? "head_count" : "kv_head_count",
+                     absl::StrCat(count == 0 ? "is not set" : absl::StrCat("is ", count),
+                                  "; 3-dimensional tensors need both head counts, 1 or more"));
   } else if (spec_.head_count > kMaxHeads || spec_.kv_head_count > kMaxHeads) {
     const bool query = spec_.head_count > kMaxHeads;
     return TooLarge(query ? "head_count" : "kv_head_count",
@@ -182,17 +185,11 @@ absl::Status AttendWork::CheckReplySize() const {
   const int64_t stages = StageBytes(call_->stages, call_->dtype, batch_, spec_.head_count, queries_,
                                     keys_total(), spec_.value_head_size) *
                          call_->reply_expansion;
-  if (stages > context_.limits->max_stage_bytes) {
-    return ResponseTooLarge(stages, context_.limits->max_stage_bytes);
-  }
   int64_t bytes = batch_ * queries_ * spec_.context_width() * element;
   if (attend_->return_present) {
     bytes += batch_ * keys_total() * (spec_.key_width() + spec_.value_width()) * element;
   }
-  if (bytes > context_.limits->max_reply_bytes) {
-    return ResponseTooLarge(bytes, context_.limits->max_reply_bytes);
-  }
-  return absl::OkStatus();
+  return CheckReplyBytes(stages, bytes, *context_.limits);
 }
 
 absl::Status AttendWork::Check() {
@@ -205,8 +202,8 @@ absl::Status AttendWork::Check() {
   ATTNSERVE_RETURN_IF_ERROR(CheckMasks());
   ATTNSERVE_RETURN_IF_ERROR(CheckDropout(attend_->dropout));
   ATTNSERVE_RETURN_IF_ERROR(CheckStages(call_->stages));
-  ATTNSERVE_RETURN_IF_ERROR(
-      CheckScores(batch_, queries_, keys_total(), spec_.head_count, context_.limits->max_scores));
+  ATTNSERVE_RETURN_IF_ERROR(CheckScores("q", batch_, queries_, keys_total(), spec_.head_count,
+                                        context_.limits->max_scores));
   ATTNSERVE_RETURN_IF_ERROR(CheckReplySize());
   ATTNSERVE_ASSIGN_OR_RETURN(layer_, AttentionLayer::CreateCore(spec_));
   return absl::OkStatus();

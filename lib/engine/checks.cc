@@ -48,8 +48,12 @@ absl::Status CheckTensor(std::string_view field, const TensorView& tensor, DType
   };
   if (!tensor.present()) return BadShape(field, absl::StrCat("is missing; ", expected()));
   if (tensor.dtype != dtype) {
+    std::string types(DTypeName(dtype));
+    if (IsFloat(dtype)) {
+      types = IsFloat(tensor.dtype) ? types + " like the other tensors" : "F32, F16 or BF16";
+    }
     return BadDType(field, absl::StrCat("came as ", std::string(DTypeName(tensor.dtype)),
-                                        "; expected ", std::string(DTypeName(dtype))));
+                                        "; expected ", types));
   }
   bool fits = tensor.shape.size() == sizes.size();
   for (size_t i = 0; fits && i < sizes.size(); ++i) {
@@ -175,14 +179,14 @@ absl::Status CheckDropout(const DropoutOptions& dropout) {
   return BadOption("dropout.p", absl::StrCat("is ", dropout.p, "; expected 0 <= p < 1"));
 }
 
-absl::Status CheckScores(int64_t batch, int64_t queries, int64_t keys, int64_t heads,
-                         int64_t limit) {
+absl::Status CheckScores(std::string_view field, int64_t batch, int64_t queries, int64_t keys,
+                         int64_t heads, int64_t limit) {
   const int64_t scores =
       SaturatingProduct(SaturatingProduct(batch, queries), SaturatingProduct(keys, heads));
   if (scores <= limit) return absl::OkStatus();
-  return TooLarge("shape", absl::StrCat("the call needs B * T * S * H = ", batch, " * ", queries,
-                                        " * ", keys, " * ", heads, " scores; at most ", limit,
-                                        " are allowed, send it in parts"));
+  return TooLarge(field, absl::StrCat("needs B * T * S * H = ", batch, " * ", queries, " * ", keys,
+                                      " * ", heads, " scores; a call may have at most ", limit,
+                                      ": send fewer sequences, or tokens in several calls"));
 }
 
 DType StageType(Stage stage, DType dtype) { return stage == Stage::kLse ? DType::kF32 : dtype; }
@@ -210,6 +214,19 @@ int64_t StageBytes(absl::Span<const Stage> stages, DType dtype, int64_t batch, i
     total = std::min(total + bytes, int64_t{1} << 62);
   }
   return total;
+}
+
+absl::Status CheckReplyBytes(int64_t stage_bytes, int64_t other_bytes, const EngineLimits& limits) {
+  constexpr char kFewerStages[] = "ask for fewer stages or send fewer tokens";
+  if (stage_bytes > limits.max_stage_bytes) {
+    return ResponseTooLarge("the stages", stage_bytes, limits.max_stage_bytes, kFewerStages);
+  }
+  if (other_bytes > limits.max_reply_bytes - stage_bytes) {
+    return ResponseTooLarge("all tensors together", stage_bytes + other_bytes,
+                            limits.max_reply_bytes,
+                            stage_bytes > 0 ? kFewerStages : "send fewer tokens");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckStages(absl::Span<const Stage> stages) {

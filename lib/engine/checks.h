@@ -12,6 +12,7 @@
 #include "lib/attention/sequence.h"
 #include "lib/base/tensor.h"
 #include "lib/engine/call.h"
+#include "lib/engine/engine.h"
 
 namespace attnserve {
 
@@ -60,13 +61,17 @@ absl::Status CheckPadding(const TensorView& lengths, const TensorView& key_mask,
 // 0 <= p < 1. BAD_OPTION.
 absl::Status CheckDropout(const DropoutOptions& dropout);
 
-// batch * queries * keys * heads is at most `limit`. TOO_LARGE.
-absl::Status CheckScores(int64_t batch, int64_t queries, int64_t keys, int64_t heads,
-                         int64_t limit);
+// batch * queries * keys * heads is at most `limit`. TOO_LARGE; `field` has the queries.
+absl::Status CheckScores(std::string_view field, int64_t batch, int64_t queries, int64_t keys,
+                         int64_t heads, int64_t limit);
 
 // Bytes the stages of one layer take: for RESPONSE_TOO_LARGE. `value_head_size` is d_v. Saturates.
 int64_t StageBytes(absl::Span<const Stage> stages, DType dtype, int64_t batch, int64_t heads,
                    int64_t queries, int64_t keys, int64_t value_head_size);
+
+// A reply's stages, and with them its other tensors, take no more bytes than they may.
+// RESPONSE_TOO_LARGE.
+absl::Status CheckReplyBytes(int64_t stage_bytes, int64_t other_bytes, const EngineLimits& limits);
 
 // Type a stage is returned in: `dtype`, but F32 for LSE.
 DType StageType(Stage stage, DType dtype);

@@ -119,7 +119,8 @@ absl::Status CheckDecodeCall(const DecodeCall& call, Session& session, const Eng
                                             {1, kAnySize, layer.context_size},
                                             "[1, S, context_size]"));
       if (limits.max_scores < call.context.dim(1)) {
-        return TooLarge("context", absl::StrCat("has ", call.context.dim(1), " rows"));
+        return TooLarge("context", absl::StrCat("has ", call.context.dim(1),
+                                                " rows; expected at most ", limits.max_scores));
       }
     }
   }

@@ -29,11 +29,16 @@ absl::Status DecodeWork::CheckPosition() {
   if (decode_->expected_position.has_value() && *decode_->expected_position != length) {
     return *decode_->expected_position < length
                ? PositionConflict(*decode_->expected_position, length)
-               : PositionBeyondLength("expected_position", *decode_->expected_position, length);
+               : PositionBeyondLength("expected_position", *decode_->expected_position, length,
+                                      "send the missing tokens first");
   }
   const int64_t max_tokens = session_->options().max_tokens;
   const int64_t after = length + (IsCross(LayerAt(0)) ? queries_ : new_keys_);
-  if (max_tokens > 0 && after > max_tokens) return MaxTokensExceeded(after, max_tokens);
+  if (max_tokens > 0 && after > max_tokens) {
+    return MaxTokensExceeded(after, max_tokens,
+                             "truncate or reset the session, or create one with more max_tokens "
+                             "if its model allows it");
+  }
   decode_->position = length;
   decode_->length = after;
   return absl::OkStatus();
@@ -55,8 +60,8 @@ absl::Status DecodeWork::CheckLayer(size_t step) {
       keys = decode_->context.dim(1);
     }
   }
-  ATTNSERVE_RETURN_IF_ERROR(
-      CheckScores(1, queries_, keys, spec.head_count, context_.limits->max_scores));
+  ATTNSERVE_RETURN_IF_ERROR(CheckScores(IsCore(layer) ? "q" : "x", 1, queries_, keys,
+                                        spec.head_count, context_.limits->max_scores));
   ATTNSERVE_ASSIGN_OR_RETURN(
       BroadcastMask mask,
       ResolveMask("attention_mask", decode_->attention_mask, 1, spec.head_count, queries_, keys));
@@ -74,15 +79,10 @@ absl::Status DecodeWork::CheckReplySize() {
     stage_bytes += StageBytes(call_->stages, call_->dtype, 1, spec.head_count, queries_, keys,
                               spec.value_head_size) *
                    call_->reply_expansion;
-    if (stage_bytes > context_.limits->max_stage_bytes) {
-      return ResponseTooLarge(stage_bytes, context_.limits->max_stage_bytes);
-    }
     output_bytes = queries_ * spec.output_size * static_cast<int64_t>(ElementSize(call_->dtype)) *
                    call_->reply_expansion;
   }
-  if (output_bytes > context_.limits->max_reply_bytes) {
-    return ResponseTooLarge(output_bytes, context_.limits->max_reply_bytes);
-  }
+  ATTNSERVE_RETURN_IF_ERROR(CheckReplyBytes(stage_bytes, output_bytes, *context_.limits));
   ATTNSERVE_RETURN_IF_ERROR(TakeReplyBudget(stage_bytes + output_bytes));
   if (!decode_->request_id.empty()) replies().Prepare();
   return absl::OkStatus();
@@ -91,7 +91,10 @@ absl::Status DecodeWork::CheckReplySize() {
 absl::Status DecodeWork::TakeReplyBudget(int64_t bytes) {
   int64_t* left = decode_->reply_budget_bytes;
   if (left == nullptr) return absl::OkStatus();
-  if (bytes > *left) return ResponseTooLarge(bytes, *left);
+  if (bytes > *left) {
+    return ResponseTooLarge("the step's tensors", bytes, *left,
+                            "send fewer steps in one message, or ask for fewer stages");
+  }
   *left -= bytes;
   return absl::OkStatus();
 }

@@ -79,17 +79,12 @@ absl::Status DecodeWork::Begin() {
 }
 
 absl::Status DecodeWork::Reserve() {
-  for (size_t step = 0; step < layer_count_; ++step) {
-    Session::Layer& layer = LayerAt(step);
-    int64_t tokens = layer.cache->length();
-    if (!IsCross(layer)) {
-      tokens += new_keys_;
-    } else if (!layer.has_context && decode_->context.present()) {
-      tokens = decode_->context.dim(1);
-    }
-    ATTNSERVE_RETURN_IF_ERROR(layer.cache->Reserve(tokens));
-  }
-  return absl::OkStatus();
+  const auto tokens = [this](const Session::Layer& layer) -> int64_t {
+    if (!IsCross(layer)) return layer.cache->length() + new_keys_;
+    const bool comes = !layer.has_context && decode_->context.present();
+    return comes ? decode_->context.dim(1) : layer.cache->length();
+  };
+  return session_->Reserve(first_layer_, first_layer_ + layer_count_, tokens);
 }
 
 void DecodeWork::Extend() {

@@ -24,7 +24,7 @@ struct EngineLimits {
   int64_t max_sessions = 10000;
   // Of the stages one reply may carry.
   int64_t max_stage_bytes = int64_t{16} << 20;
-  // Of the output and present tensors one reply may carry.
+  // Of all tensors one reply may carry: stages, output, present keys and values.
   int64_t max_reply_bytes = int64_t{256} << 20;
   // B * T * S * H of one call: 2^34 scores are about a minute of one core.
   int64_t max_scores = int64_t{1} << 34;

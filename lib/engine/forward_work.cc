@@ -87,7 +87,7 @@ absl::Status ForwardWork::Check() {
                                       "; expected at least one sequence and one token"));
   }
   if (model.max_tokens() > 0 && queries_ > model.max_tokens()) {
-    return MaxTokensExceeded(queries_, model.max_tokens());
+    return MaxTokensExceeded(queries_, model.max_tokens(), "send shorter sequences");
   }
   ATTNSERVE_RETURN_IF_ERROR(CheckDropout(forward_->dropout));
   ATTNSERVE_RETURN_IF_ERROR(CheckStages(call_->stages));
@@ -105,13 +105,8 @@ absl::Status ForwardWork::Check() {
                    call_->reply_expansion;
     output_bytes = batch_ * queries_ * spec.output_size *
                    static_cast<int64_t>(ElementSize(call_->dtype)) * call_->reply_expansion;
-    if (stage_bytes > context_.limits->max_stage_bytes) {
-      return ResponseTooLarge(stage_bytes, context_.limits->max_stage_bytes);
-    }
   }
-  if (output_bytes > context_.limits->max_reply_bytes) {
-    return ResponseTooLarge(output_bytes, context_.limits->max_reply_bytes);
-  }
+  ATTNSERVE_RETURN_IF_ERROR(CheckReplyBytes(stage_bytes, output_bytes, *context_.limits));
   if (!has_cross) {
     ATTNSERVE_RETURN_IF_ERROR(
         CheckAbsent("context", forward_->context, "no layer of this call is cross-attention"));
@@ -139,7 +134,7 @@ absl::Status ForwardWork::CheckLayer(int32_t index, const LayerSpec& spec) {
   const int64_t keys = KeyCount(spec);
   ATTNSERVE_RETURN_IF_ERROR(CheckPadding(forward_->lengths, forward_->key_mask, batch_, keys));
   ATTNSERVE_RETURN_IF_ERROR(
-      CheckScores(batch_, queries_, keys, spec.head_count, context_.limits->max_scores));
+      CheckScores("x", batch_, queries_, keys, spec.head_count, context_.limits->max_scores));
   ATTNSERVE_ASSIGN_OR_RETURN(BroadcastMask mask,
                              ResolveMask("masks.attention_mask", forward_->attention_mask, batch_,
                                          spec.head_count, queries_, keys));

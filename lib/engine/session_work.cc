@@ -27,7 +27,9 @@ absl::Status Truncate(const SessionCall& call, Session& session) {
   }
   int64_t longest = 0;
   for (const Session::Layer& layer : session.layers()) longest = std::max(longest, layer.length);
-  if (call.length > longest) return PositionBeyondLength("length", call.length, longest);
+  if (call.length > longest) {
+    return PositionBeyondLength("length", call.length, longest, "keep at most as many");
+  }
   session.Truncate(call.length);
   return absl::OkStatus();
 }

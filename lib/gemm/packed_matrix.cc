@@ -204,11 +204,11 @@ int64_t PackedMatrix::bytes() const {
 bool PackedMatrix::uses_onednn() const { return impl_->onednn != nullptr; }
 
 std::string PackedMatrix::implementation() const {
-  return uses_onednn() ? impl_->onednn->implementation() : "panels";
+  return uses_onednn() ? impl_->onednn->implementation() : "native";
 }
 
 bool OneDnnMatchesPanels() { return !onednn_differs; }
 
-std::string GemmNumerics() { return OneDnnMatchesPanels() ? "panels" : "onednn"; }
+std::string GemmNumerics() { return OneDnnMatchesPanels() ? "native" : "onednn"; }
 
 }  // namespace attnserve

@@ -61,7 +61,7 @@ class PackedMatrix {
   int64_t PaddedColumns() const;  // N rounded up to 16
   int64_t bytes() const;          // of panels and bias
   DType dtype() const;
-  // What runs products of many rows, for people: "panels" or oneDNN's name, for example "gemm:jit".
+  // What runs products of many rows, for people: "native" or oneDNN's name, for example "gemm:jit".
   std::string implementation() const;
   bool uses_onednn() const;
 
@@ -75,7 +75,7 @@ class PackedMatrix {
 // that uses it. It does on AVX2.
 bool OneDnnMatchesPanels();
 
-// Which bits products have, for numerics ids: those of "panels", or "onednn" if
+// Which bits products have, for numerics ids: those of "native", or "onednn" if
 // OneDnnMatchesPanels() is false.
 std::string GemmNumerics();
 

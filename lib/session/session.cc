@@ -24,6 +24,7 @@ Session::Session(SessionOptions options, int64_t generation, KvBlockPool* pool)
     : options_(std::move(options)),
       generation_(generation),
       create_time_(std::chrono::system_clock::now()),
+      pool_(*pool),
       whole_replies_(pool) {
   layers_.resize(options_.layers.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -39,13 +40,34 @@ Session::Session(SessionOptions options, int64_t generation, KvBlockPool* pool)
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(SessionOptions options, int64_t generation,
                                                          KvBlockPool* pool) {
   std::unique_ptr<Session> session(new Session(std::move(options), generation, pool));
-  if (session->options_.reserve) {
-    for (Layer& layer : session->layers_) {
-      if (IsCross(*layer.layer)) continue;
-      ATTNSERVE_RETURN_IF_ERROR(layer.cache->Reserve(session->options_.max_tokens));
-    }
-  }
+  const int64_t tokens = session->reserved_tokens();
+  ATTNSERVE_RETURN_IF_ERROR(session->Reserve(
+      0, session->layers_.size(),
+      [tokens](const Layer& layer) { return IsCross(*layer.layer) ? 0 : tokens; }));
   return session;
+}
+
+absl::Status Session::Reserve(size_t begin, size_t end,
+                              absl::FunctionRef<int64_t(const Layer& layer)> tokens) {
+  int64_t needed = 0;
+  for (size_t i = begin; i < end; ++i) {
+    const int64_t bytes = layers_[i].cache->BytesToReserve(tokens(layers_[i]));
+    needed = bytes > INT64_MAX - needed ? INT64_MAX : needed + bytes;
+  }
+  if (needed == 0) return absl::OkStatus();
+  int64_t held = 0;
+  for (const Layer& layer : layers_) held += layer.cache->bytes();
+  ATTNSERVE_RETURN_IF_ERROR(pool_.Charge(needed, held));
+  for (size_t i = begin; i < end; ++i) {
+    const int64_t bytes = layers_[i].cache->BytesToReserve(tokens(layers_[i]));
+    absl::Status status = layers_[i].cache->ReserveCharged(tokens(layers_[i]));
+    if (!status.ok()) {
+      pool_.Refund(needed);
+      return status;
+    }
+    needed -= bytes;
+  }
+  return absl::OkStatus();
 }
 
 int64_t Session::CommonLength() const {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/attention/attention_layer.h"
 #include "lib/cache/kv_sequence.h"
@@ -78,6 +80,12 @@ class Session {
   // Length that all layers have; -1 if they differ.
   int64_t CommonLength() const;
 
+  // Makes room for tokens(layer) tokens in the cache of each layer of [begin, end). KV_BUDGET if
+  // not all that is missing is free; then nothing is changed. (If the system refuses memory that
+  // the budget has, layers before that one may have grown.)
+  absl::Status Reserve(size_t begin, size_t end,
+                       absl::FunctionRef<int64_t(const Layer& layer)> tokens);
+
   // Keeps at most `length` tokens of every layer, contexts too.
   void Truncate(int64_t length);
 
@@ -102,6 +110,7 @@ class Session {
   SessionOptions options_;
   int64_t generation_;
   std::chrono::system_clock::time_point create_time_;
+  KvBlockPool& pool_;
   std::vector<Layer> layers_;
   ReplyCache whole_replies_;
 };

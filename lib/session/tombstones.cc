@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/errors.h"
 
@@ -50,11 +51,14 @@ absl::Status CheckSessionId(std::string_view field, std::string_view id) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '~' ||
            c == '-';
   };
-  if (id.empty() || id.size() > 128 || !std::all_of(id.begin(), id.end(), legal)) {
-    return BadOption(field, absl::StrCat("came with ", id.size(),
-                                         " characters; expected 1 to 128 of [A-Za-z0-9._~-]"));
+  constexpr char kExpected[] = "; expected 1 to 128 of [A-Za-z0-9._~-]";
+  if (id.empty() || id.size() > 128) {
+    return BadOption(field, absl::StrCat("came with ", id.size(), " characters", kExpected));
   }
-  return absl::OkStatus();
+  const auto illegal = std::find_if_not(id.begin(), id.end(), legal);
+  if (illegal == id.end()) return absl::OkStatus();
+  return BadOption(field, absl::StrCat("has '", absl::CEscape(absl::string_view(&*illegal, 1)),
+                                       "' as character ", illegal - id.begin() + 1, kExpected));
 }
 
 std::string RandomId() {

@@ -184,7 +184,7 @@ std::vector<BadCase> BadCases() {
                r->set_head_count(2);
                r->set_kv_head_count(int64_t{1} << 61);
              }),
-      Attend("TooManyScores", "INVALID_ARGUMENT TOO_LARGE shape",
+      Attend("TooManyScores", "INVALID_ARGUMENT TOO_LARGE q",
              [](auto* r) {
                const std::vector<float> row(200000, 0.5f);
                for (auto* t : {r->mutable_q(), r->mutable_k(), r->mutable_v()}) {
@@ -334,16 +334,21 @@ std::string WideSession(TestServer& server) {
 
 TEST(BadInput, RepliesThatDoNotFitAMessageAreRefusedBeforeTheWork) {
   TestServer server([](ServerOptions* options) { options->max_message_bytes = 256 << 10; });
+  v1::GetServerInfoResponse info;
+  grpc::ClientContext info_context;
+  ASSERT_TRUE(server.models().GetServerInfo(&info_context, v1::GetServerInfoRequest(), &info).ok());
+  EXPECT_LT(info.max_reply_bytes(), info.max_message_bytes());
+  const int64_t rows = info.max_reply_bytes() / 4096;  // a row of the reply takes 4 KiB
   v1::DecodeRequest step;
   step.set_session_id(WideSession(server));
-  *step.mutable_q() = RandomTensor({1, 1, 100, 1}, 1);
+  *step.mutable_q() = RandomTensor({1, 1, rows + 1, 1}, 1);
   *step.mutable_k() = RandomTensor({1, 1, 1, 1}, 1);
   *step.mutable_v() = RandomTensor({1, 1, 1, 1024}, 1);
   v1::DecodeResponse response;
   grpc::ClientContext context;
   EXPECT_EQ(Summary(server.attention().Decode(&context, step, &response)),
             "RESOURCE_EXHAUSTED RESPONSE_TOO_LARGE");
-  *step.mutable_q() = RandomTensor({1, 1, 40, 1}, 1);
+  *step.mutable_q() = RandomTensor({1, 1, rows, 1}, 1);
   EXPECT_EQ(Decode(server, step).position(), 0);  // the refused step left nothing behind
 }
 
@@ -359,7 +364,7 @@ TEST(BadInput, RepliesInValuesAreCountedAsFloats) {
   };
   v1::DecodeRequest step;
   step.set_session_id(WideSession(server));
-  *step.mutable_q() = half({1, 1, 60, 1}, 60);
+  *step.mutable_q() = half({1, 1, 100, 1}, 100);
   *step.mutable_k() = half({1, 1, 1, 1}, 1);
   *step.mutable_v() = half({1, 1, 1, 1024}, 1024);
   v1::DecodeResponse response;

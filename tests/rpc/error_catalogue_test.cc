@@ -163,6 +163,36 @@ TEST_F(ErrorCatalogue, AttendRefusesBadArguments) {
             With(kBadMask, "static_cache_lengths"));
 }
 
+// What came and what was expected, where a code and a field are not enough.
+TEST_F(ErrorCatalogue, MessagesSayWhatCame) {
+  const auto forward = [](const v1::Tensor& x) {
+    v1::ForwardRequest request;
+    request.set_model("tiny");
+    *request.mutable_x() = x;
+    v1::ForwardResponse response;
+    return Call(&v1::AttentionService::Stub::Forward, request, &response).error_message();
+  };
+  EXPECT_EQ(forward(Int64Tensor({1}, {6})), "x: came as I64; expected F32, F16 or BF16");
+  EXPECT_EQ(forward(RandomTensor({1, kTinyMaxTokens + 1, kTinyWidth}, 1)),
+            "the sequence would have " + std::to_string(kTinyMaxTokens + 1) +
+                " tokens; the limit is " + std::to_string(kTinyMaxTokens) +
+                ": send shorter sequences");
+  v1::AttendRequest attend;
+  *attend.mutable_q() = RandomTensor({1, 3, 32}, 1);
+  *attend.mutable_k() = *attend.mutable_v() = RandomTensor({1, 5, 16}, 2);
+  const auto heads = [&attend](int64_t count, int64_t kv_count) {
+    attend.set_head_count(count);
+    attend.set_kv_head_count(kv_count);
+    v1::AttendResponse response;
+    return Call(&v1::AttentionService::Stub::Attend, attend, &response).error_message();
+  };
+  EXPECT_EQ(heads(4, 2), "");
+  EXPECT_EQ(heads(-2, 2),
+            "head_count: is -2; 3-dimensional tensors need both head counts, 1 or more");
+  EXPECT_EQ(heads(4, 0),
+            "kv_head_count: is not set; 3-dimensional tensors need both head counts, 1 or more");
+}
+
 TEST_F(ErrorCatalogue, UnknownModelIsNotFound) {
   v1::GetModelRequest request;
   request.set_name("absent");

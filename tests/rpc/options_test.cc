@@ -174,6 +174,13 @@ TEST(Options, WrongValuesGiveOneLineAndStatusTwo) {
   }
 }
 
+TEST(Options, SizeOutOfRangeIsShownBesideItsRange) {
+  const Outcome outcome = Parse({"--kv_budget_bytes", "2PiB"});
+  EXPECT_NE(outcome.err.find("is 2251799813685248; expected 0 to 1125899906842624"),
+            std::string::npos)
+      << outcome.err;
+}
+
 TEST(Options, WrongEnvironmentNamesTheFlag) {
   const Environment threads("ATTNSERVE_THREADS", "zero");
   const Outcome outcome = Parse({});

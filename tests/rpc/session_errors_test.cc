@@ -208,22 +208,30 @@ TEST_F(ErrorCatalogue, SessionIdsAreUnique) {
             "ALREADY_EXISTS SESSION_EXISTS");
 }
 
-TEST_F(ErrorCatalogue, BudgetIsRefusedWithARetry) {
+TEST_F(ErrorCatalogue, BudgetIsRefusedWithARetryWhereItHelps) {
   v1::CreateSessionRequest request;
   v1::LayerSpec* layer = request.mutable_core()->add_layers();
   layer->set_kind(v1::LAYER_KIND_CORE_ATTENTION);
   layer->set_head_count(8);
   layer->set_key_head_size(128);
-  request.set_max_tokens(1 << 20);
   request.set_reserve(true);
-  v1::CreateSessionResponse response;
-  grpc::ClientContext context;
-  const RpcError error = ErrorOf(server_->sessions().CreateSession(&context, request, &response));
+  const auto create = [&](int64_t tokens) {
+    request.set_max_tokens(tokens);
+    v1::CreateSessionResponse response;
+    grpc::ClientContext context;
+    return server_->sessions().CreateSession(&context, request, &response);
+  };
+  // 8 KiB a token, 64 MiB in all.
+  ASSERT_TRUE(create(5000).ok());
+  const RpcError error = ErrorOf(create(5000));
   EXPECT_EQ(error.code, grpc::RESOURCE_EXHAUSTED);
   EXPECT_EQ(error.reason, "KV_BUDGET");
   EXPECT_GT(error.retry_seconds, 0);
   EXPECT_GT(std::stoll(error.metadata.at("needed_bytes")),
             std::stoll(error.metadata.at("free_bytes")));
+  const RpcError hopeless = ErrorOf(create(1 << 20));
+  EXPECT_EQ(hopeless.reason, "KV_BUDGET");
+  EXPECT_EQ(hopeless.retry_seconds, 0);
 }
 
 TEST_F(ErrorCatalogue, SessionCallsRefuseBadArguments) {

@@ -210,6 +210,7 @@ TEST(Models, ServerInfoSaysWhatItTakes) {
   EXPECT_EQ(info.session_count(), 1);
   EXPECT_EQ(info.default_session_ttl().seconds(), 90);
   EXPECT_EQ(info.tokens_per_block(), 64);
+  EXPECT_EQ(info.max_reply_bytes(), (int64_t{8} << 20) * 63 / 64 - 4096);
 }
 
 }  // namespace

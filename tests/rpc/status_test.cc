@@ -35,7 +35,7 @@ TEST(Status, DescriptionLeavesOutTheField) {
 }
 
 TEST(Status, QuotaSaysWhenToTryAgain) {
-  const RpcError error = ErrorOf(ToGrpcStatus(KvBudgetExceeded(10, 5, 100)));
+  const RpcError error = ErrorOf(ToGrpcStatus(KvBudgetExceeded(10, 0, 5, 100)));
   EXPECT_EQ(error.code, grpc::RESOURCE_EXHAUSTED);
   EXPECT_EQ(error.reason, "KV_BUDGET");
   EXPECT_GT(error.retry_seconds, 0);

@@ -219,6 +219,9 @@ TEST(Stages, UnknownOnesAreRefusedByIndex) {
   absl::InlinedVector<Stage, 2> stages;
   const absl::Status status = DecodeStages("stages", request.stages(), &stages);
   EXPECT_EQ(GetErrorDetail(status)->field, "stages[1]");
+  EXPECT_EQ(status.message(),
+            "stages[1]: is 0; expected one of STAGE_SCORES, STAGE_SOFTCAPPED, STAGE_MASKED, "
+            "STAGE_WEIGHTS, STAGE_LSE, STAGE_CONTEXT");
 }
 
 TEST(Stages, NamesMapBothWays) {

@@ -39,13 +39,14 @@ std::vector<CatalogueEntry> Catalogue() {
       {SessionExists("s"), Code::kAlreadyExists, "SESSION_EXISTS"},
       {PositionConflict(3, 5), Code::kAborted, "POSITION_CONFLICT"},
       {PredecessorFailed(), Code::kAborted, "PREDECESSOR_FAILED"},
-      {PositionBeyondLength("x", 9, 5), Code::kOutOfRange, "POSITION_BEYOND_LENGTH"},
-      {MaxTokensExceeded(9, 8), Code::kOutOfRange, "MAX_TOKENS"},
+      {PositionBeyondLength("x", 9, 5, "send less"), Code::kOutOfRange, "POSITION_BEYOND_LENGTH"},
+      {MaxTokensExceeded(9, 8, "send less"), Code::kOutOfRange, "MAX_TOKENS"},
       {LayerNeedsContext(2), Code::kFailedPrecondition, "LAYER_NEEDS_CONTEXT"},
-      {KvBudgetExceeded(10, 5, 20), Code::kResourceExhausted, "KV_BUDGET"},
+      {KvBudgetExceeded(10, 4, 5, 20), Code::kResourceExhausted, "KV_BUDGET"},
       {QueueFull("steps", 4), Code::kResourceExhausted, "QUEUE_FULL"},
       {SessionLimit(4), Code::kResourceExhausted, "SESSION_LIMIT"},
-      {ResponseTooLarge(9, 4), Code::kResourceExhausted, "RESPONSE_TOO_LARGE"},
+      {ResponseTooLarge("the stages", 9, 4, "send less"), Code::kResourceExhausted,
+       "RESPONSE_TOO_LARGE"},
       {Draining(), Code::kUnavailable, "DRAINING"},
       {KernelFailure("t"), Code::kInternal, "KERNEL_FAILURE"},
   };
@@ -63,12 +64,20 @@ TEST(Errors, EveryEntryHasItsCodeReasonAndText) {
 }
 
 TEST(Errors, DetailSurvivesTheRoundTrip) {
-  const std::optional<ErrorDetail> detail = GetErrorDetail(KvBudgetExceeded(10, 5, 20));
+  const std::optional<ErrorDetail> detail = GetErrorDetail(KvBudgetExceeded(10, 4, 5, 20));
   ASSERT_TRUE(detail.has_value());
   EXPECT_EQ(detail->field, "");
   EXPECT_EQ(detail->metadata,
             (std::map<std::string, std::string>{{"needed_bytes", "10"}, {"free_bytes", "5"}}));
   EXPECT_GT(detail->retry_after_ms, 0);
+}
+
+TEST(Errors, RetryIsAskedForOnlyIfTheBudgetHasRoomForBoth) {
+  EXPECT_GT(GetErrorDetail(KvBudgetExceeded(16, 4, 5, 20))->retry_after_ms, 0);
+  const absl::Status never = KvBudgetExceeded(17, 4, 5, 20);
+  EXPECT_EQ(GetErrorDetail(never)->retry_after_ms, 0);
+  EXPECT_THAT(Message(never), HasSubstr("needs 17 more bytes beside the 4 it holds"));
+  EXPECT_THAT(Message(never), Not(HasSubstr("wait")));
 }
 
 TEST(Errors, AnyBytesInFieldsAndMetadataSurvive) {
@@ -91,7 +100,8 @@ TEST(Errors, MessageNamesTheField) {
 }
 
 TEST(WithFieldPrefix, GoesBeforeTheFieldInDetailAndMessage) {
-  const absl::Status status = WithFieldPrefix(PositionBeyondLength("length", 9, 5), "steps[3].");
+  const absl::Status status =
+      WithFieldPrefix(PositionBeyondLength("length", 9, 5, "keep less"), "steps[3].");
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   const std::optional<ErrorDetail> detail = GetErrorDetail(status);
   ASSERT_TRUE(detail.has_value());

@@ -275,6 +275,20 @@ TEST_F(EngineTest, StagesAboveTheCapAreRefused) {
       "RESPONSE_TOO_LARGE");
 }
 
+// Stages and output together, to the byte.
+TEST_F(EngineTest, RepliesAboveTheCapAreRefused) {
+  const auto model = SmallModel(1);
+  const Floats x = Noise(10 * kWidth, 1);
+  constexpr int64_t kOutputBytes = 10 * kWidth * 4, kStageBytes = 4 * 4 * 10 * 10;
+  options_.limits.max_reply_bytes = kOutputBytes + kStageBytes;
+  EXPECT_TRUE(Forward(engine(), model, 0, 1, 10, x, {Stage::kWeights}).status.ok());
+  engine_.reset();
+  options_.limits.max_reply_bytes = kOutputBytes + kStageBytes - 1;
+  EXPECT_EQ(Reason(Forward(engine(), model, 0, 1, 10, x, {Stage::kWeights}).status),
+            "RESPONSE_TOO_LARGE");
+  EXPECT_TRUE(Forward(engine(), model, 0, 1, 10, x).status.ok());
+}
+
 // Many threads, sessions, chunk sizes: every session's output is that of a lone one.
 TEST_F(EngineTest, ConcurrentSessionsNeverInfluenceEachOther) {
   options_.worker_count = 2;

@@ -199,18 +199,47 @@ TEST_F(EngineTest, ResetDropsTokensAndTheSessionLivesOn) {
 
 TEST_F(EngineTest, BudgetFailsTheStepAndKeepsTheSession) {
   const auto model = SmallModel(2);
-  options_.kv_budget_bytes = 5 * model->layer(0).kv_layout().block_bytes();
+  const int64_t block = model->layer(0).kv_layout().block_bytes();
+  options_.kv_budget_bytes = 7 * block;
   const Floats x = Noise(200 * kWidth, 3);
-  const std::string session = Create(model), twin = Create(model);
-  DecodeStep chunk = Tokens(session, -1, x, 0, 64);
-  ASSERT_TRUE(Decode(engine(), chunk).status.ok());
+  const std::string session = Create(model), other = Create(model);
+  ASSERT_TRUE(Decode(engine(), Tokens(other, -1, x, 0, 1)).status.ok());
+  ASSERT_TRUE(Decode(engine(), Tokens(session, -1, x, 0, 64)).status.ok());
   // Two layers need two blocks each; three are free.
   const absl::Status failed = Decode(engine(), Tokens(session, -1, x, 0, 128)).status;
   EXPECT_EQ(Reason(failed), "KV_BUDGET");
-  EXPECT_GT(GetErrorDetail(failed)->retry_after_ms, 0);
+  const ErrorDetail detail = GetErrorDetail(failed).value();
+  EXPECT_EQ(detail.metadata.at("needed_bytes"), std::to_string(4 * block));
+  EXPECT_EQ(detail.metadata.at("free_bytes"), std::to_string(3 * block));
+  EXPECT_GT(detail.retry_after_ms, 0);
   EXPECT_EQ(Length(session), 64);
-  EXPECT_EQ(engine().stats().kv_charged_bytes, 2 * model->layer(0).kv_layout().block_bytes());
+  EXPECT_EQ(engine().stats().kv_charged_bytes, 4 * block);
   EXPECT_TRUE(Decode(engine(), Tokens(session, -1, x, 64, 65)).status.ok());
+}
+
+// What other sessions give back would not be enough either.
+TEST_F(EngineTest, BudgetWithoutRoomForTheSessionAsksForNoRetry) {
+  const auto model = SmallModel(2);
+  const int64_t block = model->layer(0).kv_layout().block_bytes();
+  options_.kv_budget_bytes = 5 * block;
+  const Floats x = Noise(129 * kWidth, 3);
+  const std::string session = Create(model);
+  ASSERT_TRUE(Decode(engine(), Tokens(session, -1, x, 0, 64)).status.ok());
+  const absl::Status failed = Decode(engine(), Tokens(session, -1, x, 64, 129)).status;
+  EXPECT_EQ(Reason(failed), "KV_BUDGET");
+  EXPECT_EQ(GetErrorDetail(failed)->retry_after_ms, 0);
+  EXPECT_EQ(engine().stats().kv_charged_bytes, 2 * block);
+  CreateSessionOptions options;
+  options.model = model;
+  options.reserve = true;
+  options.max_tokens = 129;
+  const absl::Status refused = engine().CreateSession(options).status();
+  EXPECT_EQ(Reason(refused), "KV_BUDGET");
+  EXPECT_EQ(GetErrorDetail(refused)->retry_after_ms, 0);
+  options.max_tokens = 128;
+  EXPECT_GT(GetErrorDetail(engine().CreateSession(options).status())->retry_after_ms, 0);
+  ASSERT_TRUE(Control(engine(), SessionCall::Kind::kDelete, session).ok());
+  EXPECT_TRUE(engine().CreateSession(options).ok());
 }
 
 TEST_F(EngineTest, ReserveTakesTheMemoryAtOnce) {

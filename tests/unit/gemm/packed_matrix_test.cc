@@ -276,11 +276,11 @@ TEST(PackedMatrix, DescribesItself) {
   EXPECT_EQ(native->PaddedColumns(), 32);
   EXPECT_EQ(native->bytes(), 32 * 10 * 2 + 32 * 4);
   EXPECT_EQ(native->dtype(), DType::kBF16);
-  EXPECT_EQ(native->implementation(), "panels");
+  EXPECT_EQ(native->implementation(), "native");
   EXPECT_FALSE(native->uses_onednn());
   const auto onednn = Pack({&weights}, {}, GemmBackend::kOneDnn);
   EXPECT_EQ(onednn->bytes(), 32 * 10 * 2);
-  EXPECT_NE(onednn->implementation(), "panels");
+  EXPECT_NE(onednn->implementation(), "native");
   EXPECT_TRUE(onednn->uses_onednn());
   EXPECT_NE(onednn->implementation(), "");
 }
@@ -293,7 +293,7 @@ TEST(PackedMatrix, AutoChoosesOneOfTheTwo) {
   const auto onednn = Pack({&weights}, {}, GemmBackend::kOneDnn);
   EXPECT_THAT(chosen->implementation(),
               testing::AnyOf(native->implementation(), onednn->implementation()));
-  const PackedMatrix& same = chosen->implementation() == "panels" ? *native : *onednn;
+  const PackedMatrix& same = chosen->implementation() == "native" ? *native : *onednn;
   ExpectSameBits(Multiply(*chosen, x, 100), Multiply(same, x, 100).data());
 }
 
@@ -327,7 +327,7 @@ TEST(PackedMatrix, BadInputIsRefused) {
 TEST(GemmNumerics, NamesWhetherOneDnnHasThePanelKernelsBits) {
   const TestWeights weights(DType::kF32, 600, 16, WeightOrder::kOutIn, 1);
   ASSERT_NE(Pack({&weights}, {}, GemmBackend::kOneDnn), nullptr);
-  EXPECT_EQ(GemmNumerics(), OneDnnMatchesPanels() ? "panels" : "onednn");
+  EXPECT_EQ(GemmNumerics(), OneDnnMatchesPanels() ? "native" : "onednn");
 }
 
 TEST(GemmNumerics, OneDnnHasThePanelKernelsBitsOnAvx2) {

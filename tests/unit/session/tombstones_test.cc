@@ -1,8 +1,10 @@
 #include "lib/session/tombstones.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <set>
 
-#include "gtest/gtest.h"
 #include "lib/base/errors.h"
 
 namespace attnserve {
@@ -65,6 +67,15 @@ TEST(SessionIds, AreCheckedAtTheirEdges) {
                                 std::string("\xc3\xa9"), std::string("a\0b", 3)}) {
     EXPECT_FALSE(CheckSessionId("session_id", id).ok()) << id;
   }
+}
+
+TEST(SessionIds, TheWrongCharacterIsNamed) {
+  const auto problem = [](std::string_view id) {
+    return std::string(CheckSessionId("session_id", id).message());
+  };
+  EXPECT_THAT(problem("a b"), testing::HasSubstr("has ' ' as character 2; expected 1 to 128 of"));
+  EXPECT_THAT(problem("ab\n"), testing::HasSubstr("has '\\n' as character 3"));
+  EXPECT_THAT(problem(std::string(129, ' ')), testing::HasSubstr("came with 129 characters"));
 }
 
 TEST(SessionIds, RandomOnesAreLongAndDiffer) {
