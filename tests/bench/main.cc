@@ -67,12 +67,12 @@ int Main(int argc, char** argv) {
   app.add_flag("--on-request", on_request, "Measure the shapes that standard input names");
   CLI11_PARSE(app, argc, argv);
   if (plan.quick) plan.rounds = 3;
+  Ceilings ceilings(plan);
   if (on_request) {
-    AnswerRequests(plan, std::cin, std::cout);
+    AnswerRequests(plan, ceilings, std::cin, std::cout);
     return 0;
   }
 
-  Ceilings ceilings(plan);
   Table table;
   const Bench bench = {plan, ceilings, table};
   for (const Benchmark& benchmark : kBenchmarks) {

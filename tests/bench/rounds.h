@@ -17,8 +17,14 @@ struct Cost {
   double operations = 0.0;
 };
 
-// Seconds of `work` beside max(bytes / bandwidth, operations / peak), ceilings of the same round:
-// the median round.
+// What it takes at least; a ceiling is not looked at if nothing depends on it.
+inline double FloorSeconds(const Cost& cost, double bandwidth, double peak) {
+  const double reading = cost.bytes > 0.0 ? cost.bytes / bandwidth : 0.0;
+  const double computing = cost.operations > 0.0 ? cost.operations / peak : 0.0;
+  return std::max(reading, computing);
+}
+
+// Seconds of `work` beside its floor, with ceilings of the same round: the median round.
 inline Comparison TimeAgainstFloor(const Bench& bench, const Cost& cost,
                                    const std::function<void()>& work) {
   work();  // warms caches and workspaces
@@ -31,10 +37,7 @@ inline Comparison TimeAgainstFloor(const Bench& bench, const Cost& cost,
       if (cost.operations > 0.0) peak = std::max(peak, bench.ceilings.Peak());
       best = std::min(best, TimeOf(work));
     }
-    double floor = 0.0;
-    if (cost.bytes > 0.0) floor = cost.bytes / bandwidth;
-    if (cost.operations > 0.0) floor = std::max(floor, cost.operations / peak);
-    rounds.push_back({best, floor});
+    rounds.push_back({best, FloorSeconds(cost, bandwidth, peak)});
   }
   return MedianRound(std::move(rounds));
 }
