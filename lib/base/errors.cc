@@ -198,15 +198,16 @@ absl::Status LayerNeedsContext(int64_t layer) {
 absl::Status KvBudgetExceeded(int64_t needed_bytes, int64_t held_bytes, int64_t free_bytes,
                               int64_t budget_bytes) {
   const bool fits = needed_bytes <= budget_bytes - held_bytes;
-  const std::string text =
-      fits ? absl::StrCat(free_bytes, " of ", budget_bytes,
-                          " are free; delete sessions, wait, or raise --kv_budget_bytes")
-           : absl::StrCat("beside the ", held_bytes, " it holds: all sessions together may have ",
-                          budget_bytes, "; send or reserve less, or raise --kv_budget_bytes");
+  std::string text = absl::StrCat("the session's cache needs ", needed_bytes, " more bytes");
+  if (fits) {
+    absl::StrAppend(&text, ", ", free_bytes, " of ", budget_bytes,
+                    " are free; delete sessions, wait, or raise --kv_budget_bytes");
+  } else {
+    absl::StrAppend(&text, " beside the ", held_bytes, " it holds: all sessions together may have ",
+                    budget_bytes, "; send or reserve less, or raise --kv_budget_bytes");
+  }
   return Make(
-      absl::StatusCode::kResourceExhausted,
-      absl::StrCat("the session's cache needs ", needed_bytes, " more bytes", fits ? ", " : " ",
-                   text),
+      absl::StatusCode::kResourceExhausted, text,
       {"KV_BUDGET",
        "",
        {{"needed_bytes", absl::StrCat(needed_bytes)}, {"free_bytes", absl::StrCat(free_bytes)}},

@@ -59,13 +59,14 @@ absl::Status Session::Reserve(size_t begin, size_t end,
   for (const Layer& layer : layers_) held += layer.cache->bytes();
   ATTNSERVE_RETURN_IF_ERROR(pool_.Charge(needed, held));
   for (size_t i = begin; i < end; ++i) {
-    const int64_t bytes = layers_[i].cache->BytesToReserve(tokens(layers_[i]));
-    absl::Status status = layers_[i].cache->ReserveCharged(tokens(layers_[i]));
+    KvSequence& cache = *layers_[i].cache;
+    const int64_t before = cache.bytes();
+    absl::Status status = cache.ReserveCharged(tokens(layers_[i]));
+    needed -= cache.bytes() - before;
     if (!status.ok()) {
       pool_.Refund(needed);
       return status;
     }
-    needed -= bytes;
   }
   return absl::OkStatus();
 }

@@ -57,6 +57,7 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", plan.threads, "Threads that compute")->capture_default_str();
   app.add_option("--rounds", plan.rounds,
                  "Measurements of each line; the one with the median ratio counts")
+      ->check(CLI::Range(1, 1000).description(""))
       ->capture_default_str();
   app.add_option("--json", json, "Also write the table to this file");
   app.add_flag("--quick", plan.quick, "Small shapes, few rounds: does everything run?");
